@@ -24,8 +24,8 @@ from statistics import median
 import tenure
 from bench.dashboard_store import BUSY, limit, load, worked_on
 from bench.report import Figure, show
+from tenure.features.overview.routes import overview_of
 from tenure.model.queries import Summaries
-from tenure.server.overview import overview_of
 from tests.support.postgres import Server
 
 FEW = 1_000

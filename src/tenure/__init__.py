@@ -34,10 +34,10 @@ from tenure.errors import (
     WrongVersion,
 )
 from tenure.features.audit.data import AuditEntry, AuditLog
+from tenure.features.bulk.data import Matches
 from tenure.features.errors.data import ErrorGroup, ErrorGroups
 from tenure.features.live_workers.data import LiveWorker
 from tenure.features.rates.data import QueueRates, RatePoint, Rates
-from tenure.model.bulk import Matches
 from tenure.model.history import JobMove
 from tenure.model.job import Failure, Job, Lease, NewJob, State
 from tenure.model.ops import Limit, Maintained, Schedule, Slots

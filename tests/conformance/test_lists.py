@@ -245,7 +245,7 @@ def test_matching_jobs_are_counted_by_counters_or_by_looking(story: Queue) -> No
 def test_a_count_that_is_not_finished_says_at_least(
     many: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.queue.matching._SCANS", 1)
+    monkeypatch.setattr("tenure.features.bulk.calls._SCANS", 1)
     found = many.count_matching(kind="rare")
     assert found.count <= 20
     assert found.exact == (found.count == 20)

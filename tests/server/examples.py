@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from tenure import NewJob, Queue
+from tenure.features.bulk.data import BulkRun
 from tenure.features.errors.fingerprint import group_of
-from tenure.model.bulk import BulkRun
 from tenure.model.job import Failure
 from tenure.model.records import NewRecord, PutRecords
 from tenure.queue import store_of

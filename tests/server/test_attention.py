@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tenure import NewJob, Queue
+from tenure.features.overview import routes as overview
+from tenure.features.overview.attention import MOST_ATTENTION, MOST_EXPLAINED, MOST_MISSING
 from tenure.model import ops
 from tenure.queue import store_of
-from tenure.server import overview
-from tenure.server.attention import MOST_ATTENTION, MOST_EXPLAINED, MOST_MISSING
 from tenure.server.auth import Scope
 from tenure.testing import ManualClock
 from tests.server.conftest import Client, Serve, token

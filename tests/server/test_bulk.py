@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tenure import NewJob, Queue
-from tenure.model import bulk
+from tenure.features.bulk import data as bulk
 from tenure.server.auth import Scope, Token, hash_of
 from tenure.testing import ManualClock
 from tests.server.conftest import Client, Serve, token
@@ -51,7 +51,7 @@ def test_a_dry_run_counts_and_changes_nothing(client: Client, queue: Queue) -> N
 def test_all_that_match_are_changed_in_steps(
     client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.server.bulk_runs.STEP", 4)
+    monkeypatch.setattr("tenure.features.bulk.runs.STEP", 4)
     kill(queue, 10)
     kill(queue, 2, name="web")
     body = {"action": "replay", "filter": {"queue": "mail"}, "reason": "fixed"}
@@ -79,7 +79,7 @@ def test_what_is_refused_is_listed_with_the_reason(client: Client, queue: Queue)
 def test_a_run_can_be_stopped(
     client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.server.bulk_runs.STEP", 1)
+    monkeypatch.setattr("tenure.features.bulk.runs.STEP", 1)
     kill(queue, 200)
     started = client.post("/v1/bulk", {"action": "delete", "filter": {"queue": "mail"}})
     client.post(f"/v1/bulk/{started['id']}/stop")
@@ -95,7 +95,7 @@ def test_a_run_can_be_stopped(
 def test_a_run_that_was_interrupted_says_so(
     serve: Serve, queue: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.server.bulk_runs.STEP", 1)
+    monkeypatch.setattr("tenure.features.bulk.runs.STEP", 1)
     kill(queue, 200)
     client = serve()
     started = client.post("/v1/bulk", {"action": "delete", "filter": {"queue": "mail"}})
@@ -149,7 +149,7 @@ def test_a_run_changes_only_what_its_token_may(serve: Serve, queue: Queue) -> No
 def test_a_run_ends_when_its_token_is_revoked_or_may_less(
     serve: Serve, queue: Queue, monkeypatch: pytest.MonkeyPatch, left: Token | None
 ) -> None:
-    monkeypatch.setattr("tenure.server.bulk_runs.STEP", 1)
+    monkeypatch.setattr("tenure.features.bulk.runs.STEP", 1)
     client = serve(tokens=[token("ops"), token("boss")])
     kill(queue, 200, tenant="a")
     body = {"action": "delete", "filter": {"queue": "mail"}}
@@ -170,8 +170,8 @@ def test_a_run_ends_when_its_token_is_revoked_or_may_less(
 def test_a_token_runs_only_some_at_once(
     serve: Serve, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.server.bulk_runs.STEP", 1)
-    monkeypatch.setattr("tenure.server.bulk_runs.MOST_AT_ONCE", 2)
+    monkeypatch.setattr("tenure.features.bulk.runs.STEP", 1)
+    monkeypatch.setattr("tenure.features.bulk.runs.MOST_AT_ONCE", 2)
     client = serve(tokens=[token("ops"), token("boss")])
     kill(queue, 100)
     body = {"action": "delete", "filter": {"queue": "mail"}}

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tenure import Queue, State
+from tenure.features.bulk import runs as bulk_runs
 from tenure.model.ops import ONCE_MS
 from tenure.queue import store_of
-from tenure.server import bulk_runs
 from tenure.server.auth import Scope
 from tenure.server.route import Route
 from tenure.server.routes import routes_of

@@ -20,14 +20,14 @@ from importlib.util import find_spec
 from operator import or_
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from tenure.features import audit, errors, live_workers, rates
+from tenure.features import audit, bulk, errors, live_workers, overview, rates
 from tenure.features.feature import Finder
 from tenure.model import ops, queries
 from tenure.model.ops import Op
 from tenure.model.past_records import list_past
 from tenure.model.queries import ListPast, Query
 
-FEATURES = (errors, live_workers, rates, audit)
+FEATURES = (errors, live_workers, rates, bulk, audit, overview)
 
 # Queries that are made of records: an engine implements only ListRecords.
 FINDERS: dict[type[Query], Finder] = {ListPast: list_past}

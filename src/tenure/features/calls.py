@@ -1,10 +1,11 @@
 """The calls that features add to a queue."""
 
 from tenure.features.audit.calls import HasAudit
+from tenure.features.bulk.calls import Matching
 from tenure.features.errors.calls import HasErrors
 from tenure.features.live_workers.calls import HasWorkers
 from tenure.features.rates.calls import HasRates
 
 
-class FeatureCalls(HasErrors, HasWorkers, HasRates, HasAudit):
+class FeatureCalls(HasErrors, HasWorkers, HasRates, Matching, HasAudit):
     """A part of Calls."""

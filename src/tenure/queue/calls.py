@@ -55,8 +55,8 @@ from tenure.queue.editing import Editing
 from tenure.queue.insight import Insight
 from tenure.queue.job_changes import JobChanges
 from tenure.queue.limits import LimitCalls, Pausing
+from tenure.queue.listing import Listing
 from tenure.queue.lookup import Lookup
-from tenure.queue.matching import Matching
 from tenure.queue.open_store import Audited, Store, Within
 from tenure.queue.schedule_calls import ScheduleCalls
 from tenure.queue.slots import SlotCalls
@@ -76,7 +76,7 @@ class EnqueuedIds(list[str]):
         self.created: list[bool] = list(created)
 
 
-class Calls(JobChanges, Pausing, Insight, Lookup, Matching, Editing, FeatureCalls):
+class Calls(JobChanges, Pausing, Insight, Lookup, Editing, FeatureCalls, Listing):
     """The calls of a queue, within the bounds of what carries them out."""
 
     def __init__(self, store: Store) -> None:

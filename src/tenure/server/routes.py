@@ -16,7 +16,6 @@ from tenure.server import (
     about,
     events,
     native,
-    overview,
     query_routes,
     schedule_switch,
     searching,
@@ -106,7 +105,6 @@ def routes_of(dialects: Iterable[str], d1_max_attempts: int | None = None) -> li
     routes += [
         *events.ROUTES,
         *about.ROUTES,
-        *overview.ROUTES,
         *searching.ROUTES,
         *schedule_switch.ROUTES,
     ]

@@ -23,7 +23,6 @@ from tenure.queue import Calls, Queue, Store, store_of
 from tenure.server.about import About
 from tenure.server.auth import Token, Tokens
 from tenure.server.bounds import BODY_BYTES, Bounded, PayloadSizes, Traffic
-from tenure.server.bulk_runs import BulkRuns
 from tenure.server.dialects import NAMES
 from tenure.server.docs_page import docs_page
 from tenure.server.event_feed import Feed
@@ -43,7 +42,6 @@ from tenure.server.idempotency import HEADER, answer_once
 from tenure.server.new_names import NewNames
 from tenure.server.openapi import openapi
 from tenure.server.origin import Origins, check_json
-from tenure.server.overview import Overviews
 from tenure.server.pace import Line
 from tenure.server.problems import NoSuchRoute, TooSlow, WrongMethod
 from tenure.server.readers import FairStore, Readers
@@ -123,6 +121,20 @@ def dialect_of(route: Route) -> str | None:
     return route.tag if route.tag in NAMES else None
 
 
+class Part:
+    """The base of what a feature keeps while a service runs."""
+
+    def __init__(self, queue: Queue, tokens: Tokens) -> None:
+        self._queue = queue
+        self._tokens = tokens
+
+    def close(self) -> None:
+        """The service ends."""
+
+
+P = TypeVar("P", bound=Part)
+
+
 class Service:
     """The ASGI application. `closing` is set when the service stops; long requests then end."""
 
@@ -141,7 +153,6 @@ class Service:
     ) -> None:
         self.queue = queue
         self.about: About = about or About()
-        self.overviews: Overviews = Overviews()
         self._redaction = redaction or Redaction(())
         self.table: Table = Table(routes)
         self.tokens = tokens
@@ -152,7 +163,7 @@ class Service:
         self.closing: asyncio.Event = asyncio.Event()
         self.news: News = News(queue)
         self.feed: Feed = Feed(queue)
-        self.bulk: BulkRuns = BulkRuns(queue, tokens)
+        self._parts: dict[type, Part] = {}
         self.rooms: Rooms = Rooms(queue.changes)
         self.pulse: Pulse = Pulse(queue)
         self._readers = Readers(store_of(queue), shared=tokens.required)
@@ -221,12 +232,21 @@ class Service:
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
+    def part(self, kind: type[P]) -> P:
+        """What a feature keeps while the service runs: one of each kind, made when it is needed."""
+        part = self._parts.get(kind)
+        if part is None:
+            part = self._parts[kind] = kind(self.queue, self.tokens)
+        assert isinstance(part, kind)
+        return part
+
     def close(self) -> None:
         """End long polls and streams, and stop listening for changes."""
         self.closing.set()
         self.news.close()
         self.feed.close()
-        self.bulk.close()
+        for part in self._parts.values():
+            part.close()
         self.rooms.close()
         self._readers.close()
         self._aside.close()

@@ -15,11 +15,11 @@ import tenure
 from tenure.engines.postgres import unfolded
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.sql import explain
+from tenure.features.overview.routes import overview_of
 from tenure.model import ops, why
 from tenure.model.job import NULL, Failure, Job, State
 from tenure.model.why import MOST_AHEAD
 from tenure.queue import store_of
-from tenure.server.overview import overview_of
 from tenure.testing import ManualClock
 from tests.crash.watched import until
 from tests.support import postgres

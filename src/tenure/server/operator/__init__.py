@@ -1,10 +1,9 @@
 """Routes for people who operate queues, one module for each capability."""
 
-from tenure.server.operator import bulk, editing, lists, why
+from tenure.server.operator import editing, lists, why
 
 ROUTES = [
     *lists.ROUTES,
     *editing.ROUTES,
-    *bulk.ROUTES,
     *why.ROUTES,
 ]

@@ -15,8 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tenure.errors import Busy, Forbidden, NotFound, TenureError
-from tenure.model import ops, queries
-from tenure.model.bulk import (
+from tenure.features.bulk.data import (
     KEPT_MS,
     MOST_REFUSED,
     SILENT_MS,
@@ -27,6 +26,7 @@ from tenure.model.bulk import (
     RunState,
     op_of,
 )
+from tenure.model import ops, queries
 from tenure.model.job import new_ids
 from tenure.model.queries import Filter
 from tenure.model.record_queries import ListRecords
@@ -34,6 +34,7 @@ from tenure.model.records import NewRecord, PutRecords, Record
 from tenure.queue import Calls, Queue, store_of
 from tenure.queue.arguments import good
 from tenure.server.auth import Token, Tokens
+from tenure.server.service import Part
 
 log = logging.getLogger("tenure.service")
 
@@ -44,12 +45,11 @@ _STOP = ".stop"
 _encode = msgspec.json.encode
 
 
-class BulkRuns:
+class BulkRuns(Part):
     """The runs of a service."""
 
     def __init__(self, queue: Queue, tokens: Tokens) -> None:
-        self._queue = queue
-        self._tokens = tokens
+        super().__init__(queue, tokens)
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: Counter[str] = Counter()  # by the hash of the token
 

@@ -10,11 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tenure.errors import Forbidden, StoreError, TenureError
-from tenure.features.rates.data import RatePoint
-from tenure.model.ops import Limit
-from tenure.model.queries import QueueStats, as_counts
-from tenure.queue import Calls
-from tenure.server.attention import (
+from tenure.features.overview.attention import (
     MINUTE_MS,
     MINUTES,
     MOST_ATTENTION,
@@ -22,9 +18,15 @@ from tenure.server.attention import (
     QueueRow,
     attention,
     away,
+    known_of,
 )
-from tenure.server.auth import Scope
+from tenure.features.rates.data import RatePoint
+from tenure.model.ops import Limit
+from tenure.model.queries import QueueStats, as_counts
+from tenure.queue import Calls, Queue
+from tenure.server.auth import Scope, Tokens
 from tenure.server.route import Call, Route
+from tenure.server.service import Part
 
 KEPT_SECONDS = 1.0  # that one result serves all pages with the same token
 MOST_QUEUES = 500  # whose oldest ready jobs are looked up
@@ -56,10 +58,11 @@ class _Kept(NamedTuple):
     task: asyncio.Task[Overview]
 
 
-class Overviews:
+class Overviews(Part):
     """The last overview of each token, which is computed once for all who ask at the same time."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue: Queue, tokens: Tokens) -> None:
+        super().__init__(queue, tokens)
         self._kept: dict[str, _Kept] = {}
 
     async def of(self, who: str, queue: Calls, is_bound: bool) -> Overview:
@@ -81,14 +84,17 @@ class Overviews:
 async def overview_of(queue: Calls, is_bound: bool = False) -> Overview:
     """Read the store."""
     now = queue.clock.now_ms()
-    counted = await queue.astats()
+    counted, every, lately, workers, known = await asyncio.gather(
+        queue.astats(),
+        _limits(queue),
+        _lately(queue, now),
+        _workers(queue, is_bound),
+        known_of(queue),
+    )
     stats = list(counted.queues.values())
-    every = await _limits(queue)
     limits = {one.queue: one for one in every if one.tenant is None and one.group is None}
     ready = sorted((one for one in stats if one.ready), key=lambda one: -one.ready)[:MOST_QUEUES]
     oldest = {one.queue: await _oldest(queue, one.queue) for one in ready}
-    lately = await _lately(queue, now)
-    workers = None if is_bound else await _workers(queue)
     rows = [
         _row(
             one,
@@ -101,7 +107,7 @@ async def overview_of(queue: Calls, is_bound: bool = False) -> Overview:
     ]
     rows.sort(key=lambda row: row.queue)
     limited = {one.queue for one in every}
-    found = [*away(counted.away), *await attention(queue, rows, limited, now)]
+    found = [*away(counted.away), *await attention(queue, rows, limited, known, now)]
     return Overview(now, rows, found[:MOST_ATTENTION], len(found[MOST_ATTENTION:]))
 
 
@@ -113,9 +119,11 @@ async def _limits(queue: Calls) -> list[Limit]:
     return found
 
 
-async def _workers(queue: Calls) -> Counter[str]:
+async def _workers(queue: Calls, is_bound: bool) -> Counter[str] | None:
     """How many live workers each queue has. A bound token sees only those that serve nobody else,
     so it cannot know."""
+    if is_bound:
+        return None
     return Counter(name for worker in await queue.aworkers() for name in worker.queues)
 
 
@@ -174,7 +182,7 @@ def _row(
 
 async def overview(call: Call) -> Overview:
     """Get all queues with what the dashboard shows about them, and what needs attention."""
-    return await call.service.overviews.of(call.token.hash, call.queue, call.token.is_bound)
+    return await call.service.part(Overviews).of(call.token.hash, call.queue, call.token.is_bound)
 
 
 ROUTES = [Route("GET", "/v1/overview", overview, scope=Scope.READ, answer=Overview)]

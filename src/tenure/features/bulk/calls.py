@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Final
 
 from tenure.errors import TenureError
+from tenure.features.bulk.data import Matches
 from tenure.model import queries
-from tenure.model.bulk import Matches
 from tenure.model.job import State
 from tenure.model.queries import Counts, Filter
 from tenure.queue.arguments import good
@@ -20,7 +20,7 @@ _SAMPLE = 10
 
 
 class Matching(Listing):
-    """A part of Calls."""
+    """A part of FeatureCalls."""
 
     def _count_matching(
         self,

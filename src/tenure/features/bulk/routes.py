@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from tenure.features.bulk.data import Action, BulkRun, Matches, narrowed
+from tenure.features.bulk.runs import BulkRuns
 from tenure.model import ops
-from tenure.model.bulk import Action, BulkRun, Matches, narrowed
 from tenure.model.fields import Label, Moment, Name, Reason
 from tenure.model.job import State
 from tenure.server.auth import Scope
@@ -51,25 +52,25 @@ async def start_bulk(call: Call, body: BulkBody) -> Matches | Reply:
     note = ops.Note(call.token.name, body.reason, given)
     queue = call.service.queue_for(call.token)
     await begin(call)
-    run = await call.service.bulk.start(queue, call.token, body.action, where, note)
+    run = await call.service.part(BulkRuns).start(queue, call.token, body.action, where, note)
     return Reply(encode(run), 202)
 
 
 async def list_bulk(call: Call) -> list[BulkRun]:
     """List the last bulk runs, newest first. A token that is bound to tenants or queues sees its
     own."""
-    return await call.service.bulk.runs(_owner(call))
+    return await call.service.part(BulkRuns).runs(_owner(call))
 
 
 async def get_bulk(call: Call) -> BulkRun:
     """Get a bulk run."""
-    return await call.service.bulk.get(call.params["id"], _owner(call))
+    return await call.service.part(BulkRuns).get(call.params["id"], _owner(call))
 
 
 async def stop_bulk(call: Call) -> BulkRun:
     """Stop a bulk run after its current step."""
     await begin(call)
-    return await call.service.bulk.stop(call.params["id"], _owner(call))
+    return await call.service.part(BulkRuns).stop(call.params["id"], _owner(call))
 
 
 def _owner(call: Call) -> str | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -61,18 +63,29 @@ class Attention(msgspec.Struct, frozen=True):
     kind: str = ""
 
 
+class Known(NamedTuple):
+    """What is read of a store, besides its queues."""
+
+    groups: list[ErrorGroup]
+    schedules: list[Schedule]
+
+
+async def known_of(queue: Calls) -> Known:
+    groups, timetable = await asyncio.gather(_error_groups(queue), queue.schedules.atimetable())
+    return Known(groups, timetable.schedules)
+
+
 async def attention(
-    queue: Calls, rows: Sequence[QueueRow], limited: Collection[str], now: int
+    queue: Calls, rows: Sequence[QueueRow], limited: Collection[str], known: Known, now: int
 ) -> list[Attention]:
     """All that needs attention, the worst first. limited: the queues that have limits or pauses."""
-    groups = await _error_groups(queue)
-    schedules = (await queue.schedules.atimetable()).schedules
+    groups = known.groups
     found = [
         *_waiting(rows, now, await _causes(queue, rows, limited, now)),
         *_dead(rows, groups),
         *await _missing(queue, groups),
         *await _stranded(queue, rows),
-        *_schedules(schedules, now),
+        *_schedules(known.schedules, now),
     ]
     return sorted(found, key=lambda one: (one.level != "bad", -one.count))
 
