@@ -9,8 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from tenure import InvalidInput, Queue
-from tenure.features.live_workers.data import Beat, ListWorkers, LiveWorker
-from tenure.features.live_workers.records import NOTE_EVERY_MS, SEEN_MS, Stored
+from tenure.features.live_workers.data import (
+    NOTE_EVERY_MS,
+    SEEN_MS,
+    Beat,
+    ListWorkers,
+    LiveWorker,
+    Stored,
+)
 from tenure.model import ops, why
 from tenure.model.ops import Grant
 from tenure.model.records import MAX_RECORD_BYTES

@@ -416,11 +416,12 @@ def files() -> list[str]:
             if path.name != "__init__.py"
         ]
     rules = sorted((ROOT / "src/tenure/core").glob("*.py"))
-    rules += sorted((ROOT / "src/tenure/features").glob("*/r*s.py"))  # rules and records
+    rules += sorted((ROOT / "src/tenure/features").glob("*/rules.py"))
+    rules += sorted((ROOT / "src/tenure/features").glob("*/data.py"))
     found += [
         str(path.relative_to(ROOT))
         for path in [*rules, ROOT / "src/tenure/features/operate.py"]
-        if path.name not in ("__init__.py", "transaction.py", "routes.py")
+        if path.name not in ("__init__.py", "transaction.py")
     ]
     worker = sorted((ROOT / "src/tenure/worker").glob("*.py"))
     found += [str(path.relative_to(ROOT)) for path in worker if path.name != "__init__.py"]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from tenure.core.limits import EVERYTHING, Rules, TenantGroup
-from tenure.features.live_workers.records import has_worker, last_seen
+from tenure.features.live_workers.data import has_worker, last_seen
 from tenure.model import ops, why
 from tenure.model.job import FINAL, State
 from tenure.model.ops import Grant

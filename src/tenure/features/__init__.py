@@ -1,6 +1,6 @@
 """Features: each is a folder with all that it adds to the other packages.
 
-data, records   operations, queries and results, and how they are stored
+data            operations, queries and results, and how they are stored
 rules           what it does in a transaction
 oracle          the same for the reference model
 calls           calls of a queue (features/calls.py lists them)

@@ -23,8 +23,7 @@ from tenure.errors import (
     TenureError,
 )
 from tenure.features import AnyOp, AnyQuery
-from tenure.features.audit.data import AuditEntry
-from tenure.features.audit.records import key_of
+from tenure.features.audit.data import AuditEntry, key_of
 from tenure.features.errors.data import ListErrors
 from tenure.features.live_workers.data import Beat
 from tenure.features.rates.data import ListRates

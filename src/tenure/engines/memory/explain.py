@@ -11,7 +11,7 @@ import msgspec
 from tenure.engines.memory.reads import Reads
 from tenure.engines.memory.store import Record, handles, is_outside
 from tenure.errors import JobNotFound
-from tenure.features.live_workers import records as worker_records
+from tenure.features.live_workers import data as worker_records
 from tenure.model import ops, pause_records, queries, why
 from tenure.model.history import Past, heard_key
 from tenure.model.job import FINAL, Job, State

@@ -13,7 +13,7 @@ from tenure.engines.sharded import catalog
 from tenure.engines.sharded.catalog import ask
 from tenure.engines.sharded.shard import Shard
 from tenure.errors import Conflict, DependencyNotFound, NotFound, TenureError
-from tenure.features.errors.records import is_mute
+from tenure.features.errors.data import is_mute
 from tenure.model import ops, queries
 from tenure.model.job import FINAL, Job, State
 from tenure.model.ops import Answer, Entry, Limit, Op

@@ -9,7 +9,7 @@ import msgspec
 
 from tenure.core.features import Rules
 from tenure.core.transaction import J, Transaction
-from tenure.features.audit import data, records
+from tenure.features.audit import data
 from tenure.model.job import new_ids
 from tenure.model.ops import Answer
 
@@ -19,7 +19,7 @@ def note(tx: Transaction[J], batch: Sequence[Any], answers: Sequence[Answer]) ->
     for op, answer in zip(batch, answers, strict=True):
         entry = data.entry_of(op, answer, tx.now)
         if entry is not None:
-            key = records.key_of(entry, new_ids(entry.at, 1)[0])
+            key = data.key_of(entry, new_ids(entry.at, 1)[0])
             keep_ms = tx.settings.keep_audit_ms
             expires_at = None if keep_ms is None else entry.at + keep_ms
             tx.put_record("audit", key, msgspec.json.encode(entry), expires_at)

@@ -1,7 +1,7 @@
 """Error groups: failures of the same cause are counted together."""
 
-from tenure.features.errors import records
+from tenure.features.errors import data
 from tenure.features.errors.data import ListErrors, MuteError
 from tenure.features.feature import Feature
 
-FEATURE = Feature(operations=(MuteError,), finders={ListErrors: records.list_errors})
+FEATURE = Feature(operations=(MuteError,), finders={ListErrors: data.list_errors})

@@ -9,7 +9,7 @@ import msgspec
 
 from tenure.core.features import Rules
 from tenure.core.transaction import J, Transaction
-from tenure.features.errors import data, records
+from tenure.features.errors import data
 from tenure.features.errors.data import ErrorGroup, MuteError
 from tenure.model import ops, states
 from tenure.model.job import Failure
@@ -46,9 +46,9 @@ def grouped(tx: Transaction[J], job: J, change: states.Change, failure: Failure)
     if tally is None and _is_one_too_many(tx, one):
         one = data.among_others(one)
         tally = _tally(tx, one)
-    place = records.key_of(one, "")
+    place = data.key_of(one, "")
     if tally is None:
-        kept.by_place[place] = Tally(records.key_of(one, tx.writer), one)
+        kept.by_place[place] = Tally(data.key_of(one, tx.writer), one)
         kept.groups[one.queue] += 1
     else:
         kept.by_place[place] = Tally(tally.key, tally.group.plus(one))
@@ -57,9 +57,9 @@ def grouped(tx: Transaction[J], job: J, change: states.Change, failure: Failure)
 
 def _tally(tx: Transaction[J], one: ErrorGroup) -> Tally | None:
     """The counts of a group so far, if any."""
-    known = _kept(tx).by_place.get(records.key_of(one, ""))
+    known = _kept(tx).by_place.get(data.key_of(one, ""))
     if known is None:
-        found = tx.free_record("error", *records.keys_of_group(one))
+        found = tx.free_record("error", *data.keys_of_group(one))
         known = None if found is None else Tally(found[0], _decode(found[1]))
     return known
 
@@ -69,16 +69,16 @@ def _is_one_too_many(tx: Transaction[J], one: ErrorGroup) -> bool:
     kept, most = _kept(tx).groups, data.MAX_GROUPS
     counted = kept.get(one.queue)
     if counted is None:  # once in a transaction: there may be a new group for each failure
-        counted = tx.count_records("error", *records.keys_of(one.queue), most)
+        counted = tx.count_records("error", *data.keys_of(one.queue), most)
         kept[one.queue] = counted
     if counted < most:
         return False
-    return not tx.count_records("error", *records.keys_of_group(one), 1)
+    return not tx.count_records("error", *data.keys_of_group(one), 1)
 
 
 def mute_error(tx: Transaction[J], batch: Sequence[MuteError]) -> list[Answer]:
     for op in batch:
-        key = records.mute_key(op.group)
+        key = data.mute_key(op.group)
         if op.muted:
             tx.put_record("error", key, b"true", None)
         else:

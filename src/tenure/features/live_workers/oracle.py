@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tenure.engines.memory.store import Part, handles
 from tenure.errors import InvalidInput
-from tenure.features.live_workers import records
+from tenure.features.live_workers import data
 from tenure.features.live_workers.data import Beat
 from tenure.model import ops
 from tenure.model.ops import Answer
@@ -19,14 +19,14 @@ class Oracle(Part):
 
     @handles(Beat)
     def _beat(self, op: Beat, now: int) -> Answer:
-        key = records.live_key(op)
+        key = data.live_key(op)
         old = self.store.side.get(("worker", key))
         alive = old is not None and (old.expires_at or 0) > now
-        noted_at = records.decode(old.value).noted_at if old is not None and alive else 0
-        notes = op.ttl_ms == 0 or now >= noted_at + records.NOTE_EVERY_MS
+        noted_at = data.decode(old.value).noted_at if old is not None and alive else 0
+        notes = op.ttl_ms == 0 or now >= noted_at + data.NOTE_EVERY_MS
         worker = replace(op.worker, seen_at=now)
         for one in (worker, replace(worker, running=())):
-            stored = records.Stored(one, now if notes else noted_at, op.grant)
+            stored = data.Stored(one, now if notes else noted_at, op.grant)
             value = msgspec.json.encode(stored)
             if len(value) <= MAX_RECORD_BYTES:
                 break
@@ -36,8 +36,8 @@ class Oracle(Part):
         if op.ttl_ms:
             self.store.side["worker", key] = Record(key, value, now + op.ttl_ms)
         for queue in op.worker.queues if notes and self._is_for_all(op) else ():
-            seen = records.seen_key(op, queue)
-            until = now + records.SEEN_MS
+            seen = data.seen_key(op, queue)
+            until = now + data.SEEN_MS
             self.store.side["worker", seen] = Record(seen, b"%d" % now, until)
         return ops.Ok()
 

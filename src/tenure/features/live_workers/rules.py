@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from tenure.core.features import Rules
 from tenure.core.transaction import J, Transaction
 from tenure.errors import InvalidInput
-from tenure.features.live_workers.data import Beat
-from tenure.features.live_workers.records import (
+from tenure.features.live_workers.data import (
     NOTE_EVERY_MS,
     SEEN_MS,
+    Beat,
     Stored,
     decode,
     live_key,

@@ -12,6 +12,7 @@ import msgspec
 
 from tenure.model.fields import Moment, Name
 from tenure.model.queries import Query
+from tenure.model.record_queries import Read, every
 
 Per = Literal["minute", "hour"]
 PER_MS: dict[Per, int] = {"minute": 60_000, "hour": 3_600_000}
@@ -146,3 +147,22 @@ class Sums:
             queue: QueueRates([point_of(at, points[at]) for at in sorted(points)])
             for queue, points in sorted(self._points.items())
         }
+
+
+# As records ---------------------------------------------------------------------------------------
+
+_decode = msgspec.json.Decoder(dict[str, Counted]).decode
+
+
+def list_rates(read: Read, query: ListRates) -> Rates:
+    """Add up what each process has counted."""
+    per_ms = PER_MS[query.per]
+    since = query.since - query.since % per_ms
+    sums = Sums()
+    first, last = key_of(query.per, since), key_of(query.per, query.until, "\U0010ffff")
+    for record in every(read, "rate", first, last):
+        counted = _decode(record.value)
+        if query.queue is not None:
+            counted = {name: one for name, one in counted.items() if name == query.queue}
+        sums.add(at_of(record.key), counted)
+    return Rates(per_ms, since, query.until, sums.queues())
