@@ -7,7 +7,6 @@ from itertools import groupby
 from typing import Any
 
 from tenure.core import (
-    editing,
     enqueue,
     features,
     leases,
@@ -39,8 +38,8 @@ SHARED: dict[type[Op], Operation] = {
     ops.Replay: operator.replay,
     ops.RunNow: operator.run_now,
     ops.Delete: operator.delete,
-    ops.Update: editing.update,
-    ops.ReplayEdited: editing.replay_edited,
+    ops.Update: operator.update,
+    ops.ReplayEdited: operator.replay_edited,
     ops.SetLimit: limits.set_limit,
     ops.ClearLimit: limits.clear_limit,
     ops.Pause: limits.pause,

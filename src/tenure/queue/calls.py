@@ -51,7 +51,6 @@ from tenure.queue.arguments import (
     several,
     too_many_jobs,
 )
-from tenure.queue.editing import Editing
 from tenure.queue.insight import Insight
 from tenure.queue.job_changes import JobChanges
 from tenure.queue.limits import LimitCalls, Pausing
@@ -76,7 +75,7 @@ class EnqueuedIds(list[str]):
         self.created: list[bool] = list(created)
 
 
-class Calls(JobChanges, Pausing, Insight, Lookup, Editing, FeatureCalls, Listing):
+class Calls(JobChanges, Pausing, Insight, Lookup, FeatureCalls, Listing):
     """The calls of a queue, within the bounds of what carries them out."""
 
     def __init__(self, store: Store) -> None:

@@ -15,6 +15,7 @@ from tenure.queue import Queue
 from tenure.server import (
     about,
     events,
+    job_routes,
     native,
     query_routes,
     schedule_switch,
@@ -24,7 +25,6 @@ from tenure.server import (
 from tenure.server.about import About
 from tenure.server.auth import Scope, Tokens
 from tenure.server.dialects import NAMES, d1, evekill, firecrawl, queuey
-from tenure.server.operator import ROUTES as OPERATOR
 from tenure.server.redaction import Redaction
 from tenure.server.route import Call, Reply, Route, encode
 from tenure.server.service import Service
@@ -105,10 +105,10 @@ def routes_of(dialects: Iterable[str], d1_max_attempts: int | None = None) -> li
     routes += [
         *events.ROUTES,
         *about.ROUTES,
+        *job_routes.ROUTES,
         *searching.ROUTES,
         *schedule_switch.ROUTES,
     ]
-    routes += OPERATOR
     for feature in parts("routes"):
         routes += feature.ROUTES
     for name in dialects:

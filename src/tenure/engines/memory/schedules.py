@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tenure.engines.memory.editing import Editing
+from tenure.engines.memory.operator import Operator
 from tenure.engines.memory.store import handles, is_outside
 from tenure.errors import (
     Forbidden,
@@ -17,7 +17,7 @@ from tenure.model.cron import LATE_MS, last_tick, next_tick
 from tenure.model.ops import Answer
 
 
-class Schedules(Editing):
+class Schedules(Operator):
     """Slots and schedules."""
 
     @handles(ops.TakeSlot)

@@ -12,7 +12,7 @@ from tenure.model.job import State
 from tenure.server.auth import Scope
 from tenure.server.bodies import Body
 from tenure.server.idempotency import begin
-from tenure.server.operator.lists import filter_of
+from tenure.server.job_routes import filter_of
 from tenure.server.route import Call, Reply, Route, encode
 
 
