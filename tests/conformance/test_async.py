@@ -27,9 +27,9 @@ from tenure import (
 from tenure.features.errors.calls import ErrorCalls
 from tenure.model.ops import Answer, Op
 from tenure.queue import store_of
-from tenure.queue.limits import LimitCalls
+from tenure.queue.limit_calls import LimitCalls
 from tenure.queue.schedule_calls import ScheduleCalls
-from tenure.queue.slots import SlotCalls
+from tenure.queue.slot_calls import SlotCalls
 from tests.conformance.conftest import OpenQueue
 from tests.conformance.moves import BIG, fill, ids
 from tests.conformance.state import all_jobs, dump, nothing_changes

@@ -17,7 +17,7 @@ from tenure.django.framework import (
     task_finished,
     task_started,
 )
-from tenure.django.post import TaskPost
+from tenure.django.task_post import TaskPost
 from tenure.queue import Queue
 from tenure.worker.worker import Worker
 

@@ -173,7 +173,7 @@ _FIRST = {
     "errors": ("error_groups", "errors"),
     "explain": ("explain", "explain_agrees"),
     "grants": ("two_tenants",),
-    "records": ("records", "audit"),
+    "put_records": ("records", "audit"),
     "live_workers": ("workers",),
     "rates": ("rates_over_time",),
 }

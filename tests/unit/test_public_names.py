@@ -16,9 +16,9 @@ import pytest
 import tenure
 from tenure import Queue
 from tenure.features.errors.calls import ErrorCalls
-from tenure.queue.limits import LimitCalls
+from tenure.queue.limit_calls import LimitCalls
 from tenure.queue.schedule_calls import ScheduleCalls
-from tenure.queue.slots import SlotCalls
+from tenure.queue.slot_calls import SlotCalls
 
 PROMISED = {
     "opening a queue": ["connect", "Queue", "Settings"],

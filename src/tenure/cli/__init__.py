@@ -10,20 +10,20 @@ from typing import Any, NoReturn
 import click
 
 from tenure import __version__
+from tenure.cli.by_hand import ack, claim, extend, fail, release
 from tenure.cli.change import cancel, delete, purge, replay, run_now
 from tenure.cli.context import App, json_option, take_url
-from tenure.cli.demo import demo
+from tenure.cli.copying import copy, migrate
+from tenure.cli.demo_command import demo
 from tenure.cli.editing import history, update
-from tenure.cli.enqueue import enqueue
-from tenure.cli.leases import ack, claim, extend, fail, release
-from tenure.cli.limits import limit, limits, pause, resume
+from tenure.cli.limit_commands import limit, limits, pause, resume
 from tenure.cli.maintenance import maintain, reconcile
+from tenure.cli.produce import enqueue
 from tenure.cli.related import find, related
-from tenure.cli.reshard import readmit, reshard
-from tenure.cli.schedules import schedules
-from tenure.cli.service import serve, token
+from tenure.cli.schedule_commands import schedules
+from tenure.cli.serve import serve, token
+from tenure.cli.shards import readmit, reshard
 from tenure.cli.show import dead, groups, jobs, show, stats, tenants
-from tenure.cli.stores import copy, migrate
 from tenure.cli.top import top
 from tenure.cli.why import why
 from tenure.cli.workers import scheduler, worker

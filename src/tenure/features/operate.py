@@ -6,17 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from tenure.core import (
-    enqueue,
-    features,
-    leases,
-    limits,
-    operator,
-    records,
-    schedules,
-    slots,
-    transfer,
-)
+from tenure.core import enqueue, features, leases, limits, operator, schedules, slots, transfer
+from tenure.core import put_records as records
 from tenure.core.features import Operation
 from tenure.core.transaction import Transaction
 from tenure.features import parts

@@ -53,12 +53,12 @@ from tenure.queue.arguments import (
 )
 from tenure.queue.insight import Insight
 from tenure.queue.job_changes import JobChanges
-from tenure.queue.limits import LimitCalls, Pausing
+from tenure.queue.limit_calls import LimitCalls, Pausing
 from tenure.queue.listing import Listing
 from tenure.queue.lookup import Lookup
 from tenure.queue.open_store import Audited, Store, Within
 from tenure.queue.schedule_calls import ScheduleCalls
-from tenure.queue.slots import SlotCalls
+from tenure.queue.slot_calls import SlotCalls
 from tenure.queue.sync_async import Steps, awaiting, both
 from tenure.queue.wakeups import Changes
 from tenure.settings import Settings

@@ -179,7 +179,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         "committer._in_child": _FORK,
         "committer.Committer._*rates": _RATES,
         "committer.Committer._apply_counted": _RATES,
-        "core.records.*": _RECORDS,
+        "core.put_records.*": _RECORDS,
         "audit.rules.*": _RECORDS,
         "sql records_backwards": _RECORDS,
         "sql record": _RECORDS,

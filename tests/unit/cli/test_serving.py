@@ -15,7 +15,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from tenure.cli.service import named_cluster
+from tenure.cli.serve import named_cluster
 from tenure.server.sockets import listeners
 from tenure.settings import without_secrets
 from tests.unit.cli.terminal import Terminal

@@ -5,6 +5,6 @@ by counting and searches linearly; its behaviour defines the contract.
 """
 
 from tenure.engines.memory.engine import MemoryEngine
-from tenure.engines.memory.store import Record
+from tenure.engines.memory.memory_store import Record
 
 __all__ = ["MemoryEngine", "Record"]

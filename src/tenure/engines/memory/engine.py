@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tenure.clock import Clock
-from tenure.engines.memory.explain import Explaining
-from tenure.engines.memory.store import handles
+from tenure.engines.memory.explaining import Explaining
+from tenure.engines.memory.memory_store import handles
 from tenure.errors import (
     Conflict,
     InvalidInput,

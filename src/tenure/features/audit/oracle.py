@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import msgspec
 
-from tenure.engines.memory.store import Part, Store, handles
+from tenure.engines.memory.memory_store import Part, Store, handles
 from tenure.features.audit import data
 from tenure.features.audit.data import MAX_PAGE_BYTES, AuditEntry, AuditLog, ListAudit
 from tenure.model.ops import Answer, Op

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tenure.engines.memory.store import Part, Store, handles
+from tenure.engines.memory.memory_store import Part, Store, handles
 from tenure.features.errors import data
 from tenure.features.errors.data import ErrorGroup, ErrorGroups, ListErrors, MuteError
 from tenure.model import ops, states

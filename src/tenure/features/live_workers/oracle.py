@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from tenure.engines.memory.store import Part, handles
+from tenure.engines.memory.memory_store import Part, handles
 from tenure.errors import InvalidInput
 from tenure.features.live_workers import data
 from tenure.features.live_workers.data import Beat

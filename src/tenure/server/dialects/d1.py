@@ -18,7 +18,7 @@ from tenure.model.job import Job, NewJob, State
 from tenure.model.ops import Op
 from tenure.queue import store_of
 from tenure.server.auth import Scope
-from tenure.server.dialects.errors import ErrorText, as_text
+from tenure.server.dialects.error_text import ErrorText, as_text
 from tenure.server.dialects.reach import enqueue, job_of, listed, reach
 from tenure.server.route import Call, Route
 

@@ -15,7 +15,7 @@ from tenure.model import queries
 from tenure.model.fields import Name, check_name
 from tenure.model.job import Job, State
 from tenure.server.auth import Scope
-from tenure.server.dialects.errors import ErrorText, as_text
+from tenure.server.dialects.error_text import ErrorText, as_text
 from tenure.server.route import Call, Route
 
 MOST = 1_000  # failed jobs that are listed

@@ -36,7 +36,7 @@ from tenure.model.job import FINAL, LIVE, Job, NewJob, State
 from tenure.model.queries import Filter
 from tenure.queue import Calls, store_of
 from tenure.server.auth import Scope, Token
-from tenure.server.dialects.errors import ErrorText, as_text
+from tenure.server.dialects.error_text import ErrorText, as_text
 from tenure.server.dialects.firecrawl_bodies import (
     ActiveCrawlJob,
     ActiveCrawlPush,

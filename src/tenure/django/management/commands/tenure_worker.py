@@ -12,8 +12,8 @@ from django.utils.module_loading import autodiscover_modules
 from tenure.cli.workers import run_until_signal
 from tenure.django.backend import TenureBackend
 from tenure.django.framework import InvalidTaskBackend, task_backends
-from tenure.django.logs import log_to_stderr
-from tenure.django.post import TaskPost
+from tenure.django.log_setup import log_to_stderr
+from tenure.django.task_post import TaskPost
 from tenure.errors import TenureError
 from tenure.worker.worker import Worker
 

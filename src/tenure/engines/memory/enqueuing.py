@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tenure.engines.memory.limits import Limits
-from tenure.engines.memory.store import Plan, QueueBook, Record, handles, is_outside
+from tenure.engines.memory.limiting import Limits
+from tenure.engines.memory.memory_store import Plan, QueueBook, Record, handles, is_outside
 from tenure.errors import (
     DependencyCycle,
     DependencyNotFound,

@@ -8,8 +8,8 @@ from copy import copy
 
 import msgspec
 
-from tenure.engines.memory.reads import Reads
-from tenure.engines.memory.store import Record, handles, is_outside
+from tenure.engines.memory.memory_store import Record, handles, is_outside
+from tenure.engines.memory.reading import Reads
 from tenure.errors import JobNotFound
 from tenure.features.live_workers import data as worker_records
 from tenure.model import ops, pause_records, queries, why

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tenure.engines.memory.store import handles
-from tenure.engines.memory.upkeep import Upkeep
+from tenure.engines.memory.maintaining import Upkeep
+from tenure.engines.memory.memory_store import handles
 from tenure.errors import InvalidInput
 from tenure.model import ops
 from tenure.model.ops import Answer

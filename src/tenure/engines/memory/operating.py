@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
-from tenure.engines.memory.leases import Leases
-from tenure.engines.memory.store import Record, handles
+from tenure.engines.memory.leasing import Leases
+from tenure.engines.memory.memory_store import Record, handles
 from tenure.errors import Conflict, JobNotFound
 from tenure.model import ops, states
 from tenure.model.history import PAST_MS, Past, PastMove, past_key

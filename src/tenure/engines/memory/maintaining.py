@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tenure.engines.memory.schedules import Schedules
-from tenure.engines.memory.store import Record, handles
+from tenure.engines.memory.memory_store import Record, handles
+from tenure.engines.memory.scheduling import Schedules
 from tenure.errors import (
     QueueNotFound,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from tenure.engines.memory.store import QueueBook, Store, handles
+from tenure.engines.memory.memory_store import QueueBook, Store, handles
 from tenure.errors import (
     QueueNotFound,
 )

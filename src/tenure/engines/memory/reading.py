@@ -8,8 +8,8 @@ from functools import partial
 from heapq import nsmallest
 from typing import Any
 
-from tenure.engines.memory.lists import Lists
-from tenure.engines.memory.store import Record, handles, is_outside
+from tenure.engines.memory.memory_store import Record, handles, is_outside
+from tenure.engines.memory.searching import Lists
 from tenure.errors import (
     InvalidInput,
     JobNotFound,

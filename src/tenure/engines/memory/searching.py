@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tenure.engines.memory.records import Records
-from tenure.engines.memory.store import Record, handles
+from tenure.engines.memory.keeping import Records
+from tenure.engines.memory.memory_store import Record, handles
 from tenure.errors import InvalidInput, QueueNotFound, TenureError
 from tenure.model import queries
 from tenure.model.job import FINAL, Job

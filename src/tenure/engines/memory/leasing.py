@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from tenure.engines.memory.claim import Claiming
-from tenure.engines.memory.store import Record, handles
+from tenure.engines.memory.claiming import Claiming
+from tenure.engines.memory.memory_store import Record, handles
 from tenure.errors import (
     JobNotFound,
     LeaseLost,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tenure.engines.memory.operator import Operator
-from tenure.engines.memory.store import handles, is_outside
+from tenure.engines.memory.memory_store import handles, is_outside
+from tenure.engines.memory.operating import Operator
 from tenure.errors import (
     Forbidden,
     InvalidInput,

@@ -9,8 +9,8 @@ from fractions import Fraction
 
 from msgspec.structs import replace
 
-from tenure.engines.memory.enqueue import Enqueuing
-from tenure.engines.memory.store import Record, handles
+from tenure.engines.memory.enqueuing import Enqueuing
+from tenure.engines.memory.memory_store import Record, handles
 from tenure.model import ops, states
 from tenure.model.job import Job, State
 from tenure.model.ops import Answer
