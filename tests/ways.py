@@ -56,7 +56,7 @@ def ways() -> dict[str, Counter[str]]:
             return asyncio.run(_recorded(make_app(q), way))
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
 
 
 async def _recorded(service: Service, way: Way) -> dict[str, Counter[str]]:

@@ -76,5 +76,5 @@ def _once(tx: Transaction[Any], op: Any, own: Operations) -> Answer:
     if known is not None:
         return wire.decode_once(op, known, tx.read_jobs)
     answers = operate(tx, op.ops, own)
-    tx.put_answers(op.key, wire.encode_once(op, answers))
-    return ops.Answers(answers)
+    tx.put_answers(op.key, wire.encode_once(op, answers, op.kept))
+    return ops.Answers(answers, op.kept)

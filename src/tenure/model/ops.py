@@ -492,12 +492,14 @@ class Once(Op, frozen=True):
     claimed jobs only the leases are stored: a repeated claim returns the jobs that it still holds.
 
     `fingerprint` identifies the operations if their encoding may differ between retries. Without
-    it, the operations themselves are compared.
+    it, the operations themselves are compared. `kept` is stored with the results: a repetition gets
+    what the first call gave. Shards keep the routes of a call there.
     """
 
     key: Name
     ops: tuple[Op, ...]
     fingerprint: str = ""
+    kept: str = ""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -656,9 +658,10 @@ class Maintained(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
 
 
 class Answers(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
-    """The result of each operation of a Once."""
+    """The result of each operation of a Once, and what was kept with them."""
 
     answers: list[Answer]
+    kept: str = ""
 
 
 class Corrected(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):

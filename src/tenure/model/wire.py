@@ -93,16 +93,17 @@ class Claimed(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
 
 FindJobs = Callable[[Sequence[str]], Mapping[str, Job]]  # the jobs with these ids that exist
 
-_decode_stored = msgspec.json.Decoder(list[Written | Claimed]).decode
+
+class Stored(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is stored of a Once. did: the fingerprint of its operations. answers: None as long as
+    it has only begun."""
+
+    did: str
+    answers: list[Written | Claimed] | None = None
+    kept: str = ""
 
 
-class _Mark(msgspec.Struct):
-    """Extra data in the last of the results; versions that do not know it ignore it."""
-
-    did: str = ""
-
-
-_decode_marks = msgspec.json.Decoder(list[_Mark]).decode
+_decode_stored = msgspec.json.Decoder(Stored).decode
 
 
 def fingerprint(batch: Sequence[Op]) -> str:
@@ -115,12 +116,15 @@ def did(op: ops.Once) -> str:
     return op.fingerprint or fingerprint(op.ops)
 
 
-def encode_once(op: ops.Once, answers: Sequence[Answer]) -> bytes:
-    """Encode the results of a Once together with its fingerprint."""
-    text = encode([_stored(answer) for answer in answers])
-    if not answers:
-        return text
-    return b'%b,"did":%b}]' % (text[:-2], encode(did(op)))
+def encode_once(op: ops.Once, answers: Sequence[Answer], kept: str) -> bytes:
+    """Encode the results of a Once."""
+    given: list[Any] = [_stored(answer) for answer in answers]
+    return encode(Stored(did(op), given, kept))
+
+
+def begun(did: str) -> bytes:
+    """What stands for a Once that has only begun."""
+    return encode(Stored(did))
 
 
 def _stored(answer: Answer) -> Answer | Claimed:
@@ -132,14 +136,12 @@ def _stored(answer: Answer) -> Answer | Claimed:
 def decode_once(op: ops.Once, text: bytes | str, find: FindJobs) -> Answer:
     """The stored results of a Once, or a Conflict if they belong to different operations. A claim
     returns the jobs that are still leased under its token."""
-    marks = _decode_marks(text)
-    known = marks[-1].did if marks else ""
-    if len(marks) != len(op.ops) or (known and known != did(op)):
-        return key_reused(op.key)
     stored = _decode_stored(text)
-    ids = [id for one in stored if isinstance(one, Claimed) for id, _ in one.leases]
+    if stored.answers is None or stored.did != did(op):
+        return key_reused(op.key)
+    ids = [id for one in stored.answers if isinstance(one, Claimed) for id, _ in one.leases]
     jobs = find(ids) if ids else {}
-    return ops.Answers([_answer_of(one, jobs) for one in stored])
+    return ops.Answers([_answer_of(one, jobs) for one in stored.answers], stored.kept)
 
 
 def _answer_of(stored: Written | Claimed, jobs: Mapping[str, Job]) -> Answer:

@@ -154,7 +154,7 @@ class FoundationDbEngine:
         claims is done first, in a transaction of its own, so that claims never cause it to be
         retried."""
         first = batch[0]
-        if isinstance(first, ops.Once) and once.before_claims(first):
+        if isinstance(first, ops.Once) and once.begins(first):
             begun: list[Answer] = []
             self._serially([once.Begin(first)], begun)
             if isinstance(begun[0], TenureError):
@@ -295,7 +295,7 @@ def _claims_at_once(run: Iterable[Op]) -> Iterator[list[ops.Claim | ops.Once]]:
     for op in run:
         assert isinstance(op, ops.Claim | ops.Once)
         if isinstance(op, ops.Once):
-            if part and (op.key in keys or once.before_claims(op)):
+            if part and (op.key in keys or once.begins(op)):
                 yield part
                 part, keys = [], set()
             keys.add(op.key)

@@ -33,7 +33,7 @@ from tenure.model.ops import Answer, Op
 _BEGUN, _WANTED = -2, -1  # in place of the part number of a result
 _STAMP_BYTES = 10
 
-_decode_begun = msgspec.msgpack.Decoder(tuple[str, bytes]).decode
+_decode_begun = msgspec.msgpack.Decoder(tuple[str, str, bytes]).decode
 _decode_wanted = msgspec.msgpack.Decoder(tuple[str, int, list[str]]).decode
 
 
@@ -58,6 +58,7 @@ class Stored(NamedTuple):
     begun: list[Answer]
     wanted: list[Wanted]
     did: str = ""  # the fingerprint of the operations that were begun, if any
+    kept: str = ""  # what the call that began keeps with its results
 
 
 def ask(tx: Tx, op: ops.Once) -> None:
@@ -75,6 +76,11 @@ def claims_of(op: ops.Once) -> list[tuple[int, ops.Claim]]:
     return [(n, one) for n, one in enumerate(op.ops) if isinstance(one, ops.Claim)]
 
 
+def begins(op: ops.Once) -> bool:
+    """Whether something is stored before its claims."""
+    return bool(op.kept) or not all(isinstance(one, ops.Claim) for one in op.ops)
+
+
 def before_claims(op: ops.Once) -> list[Op]:
     return [one for one in op.ops if not isinstance(one, ops.Claim)]
 
@@ -86,6 +92,7 @@ class _Notes(NamedTuple):
     begun: list[Answer]
     wanted: list[Wanted]
     did: str
+    kept: str
 
 
 def _notes(tx: Tx, key: str) -> _Notes:
@@ -93,7 +100,7 @@ def _notes(tx: Tx, key: str) -> _Notes:
     final: list[bytes] = []
     begun: list[bytes] = []
     wanted: list[Wanted] = []
-    did = ""
+    did = kept = ""
     for row in tx.span(k.ONCE, key):
         _, part, *_ = tx.keys.unpack(bytes(row.key))
         value = bytes(row.value)
@@ -106,16 +113,16 @@ def _notes(tx: Tx, key: str) -> _Notes:
             wanted.append(Wanted(value[:_STAMP_BYTES], number, ids))
     done: list[Answer] = []
     if begun:
-        did, text = _decode_begun(b"".join(begun))
+        did, kept, text = _decode_begun(b"".join(begun))
         done = wire.decode_answers(text)
-    return _Notes(b"".join(final), done, wanted, did)
+    return _Notes(b"".join(final), done, wanted, did, kept)
 
 
 def stored(tx: Tx, op: ops.Once) -> Stored:
     """What is stored under the key of a call."""
-    final, begun, wanted, did = _notes(tx, op.key)
+    final, begun, wanted, did, kept = _notes(tx, op.key)
     answer = wire.decode_once(op, final, partial(read_jobs, tx)) if final else None
-    return Stored(answer, begun, wanted, did)
+    return Stored(answer, begun, wanted, did, kept)
 
 
 # In one transaction -----------------------------------------------------------------------------
@@ -126,7 +133,7 @@ def answers_of(tx: Tx, key: str) -> bytes | None:
     has begun under it, returns only its mark, which shows that the key is taken."""
     found = _notes(tx, key)
     if found.did and not found.final:
-        return wire.encode([{"did": found.did}])
+        return wire.begun(found.did)
     return found.final or None
 
 
@@ -146,17 +153,17 @@ def _remember(tx: Tx, key: str) -> None:
 def begin(tx: Tx, op: Begin, operate: Callable[[Sequence[Op]], list[Answer]]) -> Answer:
     """Run what comes before the claims, unless that was done before."""
     found = stored(tx, op.once)
-    if found == (None, [], [], ""):
+    if not found.did and found.answer is None:
         answers = operate(before_claims(op.once))
         _remember(tx, op.once.key)
-        note = encode((wire.did(op.once), wire.encode(answers)))
+        note = encode((wire.did(op.once), op.once.kept, wire.encode(answers)))
         tx.put_parts(note, k.ONCE, op.once.key, _BEGUN)
     return ops.Ok()
 
 
 def want(tx: Tx, op: ops.Once, found: Stored, wanted: Iterable[tuple[int, list[str]]]) -> None:
     """Store which jobs the claims want, in the transaction that writes their CLAIM keys."""
-    if not found.begun and not found.wanted:
+    if not found.did:
         _remember(tx, op.key)
     part, did = len(found.wanted), wire.did(op)
     for number, ids in wanted:
@@ -195,13 +202,14 @@ def finish(tx: Tx, op: ops.Once, found: Stored, given: dict[int, list[Job]]) -> 
     if is_of_others(op, found):
         return wire.key_reused(op.key)
     answers = [*found.begun, *(ops.Leased(given.get(number, [])) for number, _ in claims_of(op))]
-    if not found.begun and not found.wanted:
+    if not found.did:
         _remember(tx, op.key)
     else:
         last = tx.keys.pack(k.ONCE, op.key, 0)
         tx.tr.clear_range(tx.keys.span(k.ONCE, op.key)[0], last)
-    tx.put_parts(wire.encode_once(op, answers), k.ONCE, op.key)
-    return ops.Answers(answers)
+    kept = found.kept or op.kept
+    tx.put_parts(wire.encode_once(op, answers, kept), k.ONCE, op.key)
+    return ops.Answers(answers, kept)
 
 
 def go_on(tx: Tx, op: ops.Once) -> Answer:

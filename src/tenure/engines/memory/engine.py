@@ -72,7 +72,7 @@ class MemoryEngine(Explaining):
     def _once(self, op: ops.Once, now: int) -> Answer:
         said = op.fingerprint or op.ops
         if op.key not in self._answered:
-            answer = ops.Answers(self._in_order(op.ops, now))
+            answer = ops.Answers(self._in_order(op.ops, now), op.kept)
             self._answered[op.key] = (now, said, answer)
             return answer
         _, first, answer = self._answered[op.key]
@@ -80,7 +80,7 @@ class MemoryEngine(Explaining):
             return Conflict(
                 f"the key {op.key!r} was used for other operations; nothing was changed"
             )
-        return ops.Answers([self._still_held(one) for one in answer.answers])
+        return ops.Answers([self._still_held(one) for one in answer.answers], answer.kept)
 
     def _still_held(self, answer: Answer) -> Answer:
         """What a claim returns when it is repeated: of its jobs, those it still holds."""
