@@ -377,7 +377,10 @@ _SETTINGS: dict[str, frozenset[str]] = {
         {"_LOOK_AGAIN_S", "_AFTER_ERROR_S", "_PATIENCE_S"}
     ),
     "src/tenure/engines/sharded/cluster.py": frozenset(
-        {"READS_AT_ONCE", "BESIDE", "PATIENCE", "LOOK_SECONDS", "SLOW_SECONDS"}
+        {"READS_AT_ONCE", "BESIDE", "PATIENCE", "LOOK_SECONDS"}
+    ),
+    "src/tenure/engines/sharded/late.py": frozenset(
+        {"PROMPT_SECONDS", "SLOW_SECONDS", "KEEP_SECONDS"}
     ),
     "src/tenure/engines/sharded/lists.py": frozenset({"_TRIES"}),
     "src/tenure/engines/remote.py": frozenset(

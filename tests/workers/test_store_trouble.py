@@ -18,6 +18,8 @@ from tenure.model import ops, queries
 from tenure.model.job import Job
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
+from tenure.queue.open_store import OpenStore
+from tenure.worker import commits
 from tenure.worker.handler import HandlerSpec
 from tenure.worker.post import Post
 from tenure.worker.worker import Worker
@@ -383,3 +385,46 @@ def test_an_idle_worker_begins_what_another_process_enqueues_soon(
     waits.sort()
     record_property("milliseconds", waits)
     assert waits[-1] < 1000, waits
+
+
+def test_outcomes_that_a_service_does_not_answer_keep_nothing_else_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be of a shard that is slow. No claim waits for them, and outcomes of other jobs go
+    with a claim meanwhile."""
+    monkeypatch.setattr(OpenStore, "is_service", True)
+    monkeypatch.setattr(commits, "HELD_UP_SECONDS", 0.01)
+    engine = Watched(SqliteEngine(tmp_path / "jobs.db", tenure.Settings(), SystemClock()), 2)
+    goes_on, held = threading.Event(), threading.Event()
+
+    def before(batch: Sequence[Op]) -> None:
+        if any(isinstance(op, ops.Ack) and op.id == stuck.id for op in batch):
+            held.set()
+            assert goes_on.wait(10 * PATIENCE)
+
+    async def main() -> None:
+        post.look = False
+        post.to_tell = [ops.Ack(stuck.id, stuck.token)]
+        await asyncio.wait_for(worker._exchange(post, 0), PATIENCE)
+        assert await asyncio.to_thread(held.wait, PATIENCE)
+        await asyncio.to_thread(until, lambda: worker._apart.is_held_up(post))
+        assert [lease.id for lease in post.unstored] == [stuck.id]
+        post.to_tell = [ops.Ack(other.id, other.token)]
+        working = asyncio.create_task(worker._work(post))
+        await asyncio.to_thread(until, lambda: queue.get(other.id).state == "done")
+        assert queue.get(stuck.id).state == "leased"
+        goes_on.set()
+        await asyncio.to_thread(until, lambda: queue.get(stuck.id).state == "done")
+        worker.stop_soon()
+        await asyncio.wait_for(working, PATIENCE)
+
+    engine.before = before
+    post = Post(["mail"], 4, {})
+    with opened(engine) as queue:
+        queue.enqueue_many([tenure.NewJob(queue="mail") for _ in range(2)])
+        stuck, other = queue.claim("mail", limit=2)
+        worker = Worker(queue, [post], schedule=False, name="ours")
+        try:
+            asyncio.run(main())
+        finally:
+            goes_on.set()

@@ -177,6 +177,11 @@ class OpenStore(Store):
         """Tells a worker which part of the store operations concern, if it has parts."""
         return parts_of(self.engine)
 
+    @property
+    def is_service(self) -> bool:
+        """Whether this is a service, which may have a store with parts."""
+        return self.settings.url.startswith(("http://", "https://"))
+
     def stand(self, claim: ops.Claim) -> Standing:
         """Leave a claim that runs together with the next enqueue to its queues in this process.
         End it with `withdraw`. For workers, in an event loop."""

@@ -3,6 +3,10 @@
 A store with parts commits the outcomes of each part by themselves, one batch of a part at a time,
 and a claim does not wait for them. So a part that is slow delays only the outcomes of its own jobs.
 Until they are stored, their leases are renewed.
+
+A service may have such a store, and does not say which part an outcome concerns. Outcomes that go
+with a claim wait only for a moment there. Others are sent apart, so that no claim waits for them;
+while they are held up, the next ones go with claims.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ from tenure.worker.admission import Admission
 from tenure.worker.kept_outcomes import after_all, as_store_error, is_of_one
 from tenure.worker.outage import FIRST_PAUSE, LONGEST_PAUSE, Outage
 from tenure.worker.post import Post
+
+HELD_UP_SECONDS = 0.25  # after which a service is taken to wait for one part of its store
 
 
 class Commits:
@@ -71,24 +77,34 @@ class Apart:
 
     def __init__(self, queue: Queue, commits: Commits, note: Note) -> None:
         """note: called with what became of each batch."""
-        self._part_of = store_of(queue).part_of
+        store = store_of(queue)
+        self._clock = store.clock
+        self._part_of = store.part_of
+        self._is_service = store.is_service
         self._commits = commits
         self._note = note
         # What to commit after the batch in progress, by post and part.
         self._next: dict[tuple[int, int | None], list[Op]] = {}
+        self._sent_at: dict[tuple[int, int | None], float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._error: BaseException | None = None
 
-    def take(self, post: Post, batch: list[Op]) -> None:
-        """Commit the operations, if the store has parts, and remove them from the list. Raises the
-        error of an earlier one that ends the worker."""
+    def is_held_up(self, post: Post) -> bool:
+        """Whether a service has not answered for a while."""
+        sent_at = self._sent_at.get((id(post), None)) if self._is_service else None
+        return sent_at is not None and self._clock.monotonic() - sent_at > HELD_UP_SECONDS
+
+    def take(self, post: Post, batch: list[Op], *, claims: bool) -> None:
+        """Commit the operations, if the store has parts, and remove them from the list. claims:
+        whether a claim goes with them. Raises the error of an earlier one that ends the worker."""
         if self._error is not None:
             raise self._error
-        if self._part_of is None or not batch:
+        if not batch or (self._part_of is None and (claims or not self._is_service)):
             return
         by_part: dict[int | None, list[Op]] = {}
         for op in batch:
-            by_part.setdefault(self._part_of([op]), []).append(op)
+            part = None if self._part_of is None else self._part_of([op])
+            by_part.setdefault(part, []).append(op)
         for part, some in by_part.items():
             self._send(post, part, some)
         batch.clear()
@@ -108,6 +124,7 @@ class Apart:
     async def _work(self, post: Post, key: tuple[int, int | None], batch: list[Op]) -> None:
         try:
             while batch:
+                self._sent_at[key] = self._clock.monotonic()
                 answers, _ = await self._commits.commit(batch)
                 self._note(post, batch, answers)
                 done, batch = batch, self._next[key]
@@ -119,6 +136,7 @@ class Apart:
             self._error = error
         finally:
             left = self._next.pop(key)
+            self._sent_at.pop(key, None)
             post.to_tell += [op for op in [*batch, *left] if not isinstance(op, ops.Progress)]
             post.apart = [one for one in post.apart if one is not batch and one is not left]
             post.wake()

@@ -306,6 +306,8 @@ class Worker:
         """Report outcomes and claim new jobs, in one commit, and start them."""
         while True:
             room = self._room(post)
+            if post.to_tell and not room and self._apart.is_held_up(post):
+                room = 0 if self._stopping else self._most(post)
             if room or post.to_tell or post.reports:
                 await self._exchange(post, room)
             elif self._is_over(post):
@@ -393,7 +395,7 @@ class Worker:
             if room and self._keeper.was_suspended:
                 await self._renew_first()
             batch += post.take()
-            self._apart.take(post, batch)
+            self._apart.take(post, batch, claims=room > 0)
             if room:
                 post.look = False  # set again by jobs that arrive from here on
                 batch.append(ops.Claim(post.next_order(), self.name, self._lease_ms, room))

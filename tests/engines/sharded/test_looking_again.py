@@ -31,7 +31,9 @@ def looks(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     search = cluster.locator.search
     looks: list[str] = []
 
-    def misses_once(ids: Sequence[str], grant: Grant | None = None) -> dict[str, Place]:
+    def misses_once(
+        ids: Sequence[str], grant: Grant | None = None, *, brief: bool = False
+    ) -> dict[str, Place]:
         looks.extend(ids)
         return search(ids, grant) if len(looks) > 1 else dict.fromkeys(ids)
 

@@ -93,7 +93,7 @@ def test_a_shard_that_hangs_keeps_no_other_from_its_schedules_and_its_upkeep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It can be read. A pause is of a user, who has to wait."""
-    monkeypatch.setattr("tenure.engines.sharded.cluster.SLOW_SECONDS", 0.3)
+    monkeypatch.setattr("tenure.engines.sharded.late.SLOW_SECONDS", 0.3)
     monkeypatch.setattr(shard.Shard, "may_hang", True)
     for tenant in tenants:
         queue.schedules.put(f"of {tenant}", "* * * * *", NewJob(queue="tick", tenant=tenant))
@@ -131,7 +131,7 @@ def test_a_shard_that_hangs_keeps_no_other_from_its_schedules_and_its_upkeep(
 def test_a_schedule_is_found_without_a_shard_that_hangs(
     queue: Queue, tenants: Tenants, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.engines.sharded.cluster.SLOW_SECONDS", 0.3)
+    monkeypatch.setattr("tenure.engines.sharded.late.SLOW_SECONDS", 0.3)
     monkeypatch.setattr(shard.Shard, "may_hang", True)
     for tenant in (tenants.here, tenants.there):
         queue.schedules.put(f"of {tenant}", "* * * * *", NewJob(queue="tick", tenant=tenant))

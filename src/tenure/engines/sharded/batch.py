@@ -68,9 +68,8 @@ class Batch:
         if not self._claims:
             self._turn = self._cluster.next_turn()  # the claims of a stretch keep their order
         self._claims[at] = asking = Asking(self._cluster, op, self._turn)
-        shard = asking.next_shard
-        assert shard is not None
-        self._parts.setdefault(shard, []).append((at, asking.next_op))
+        if (shard := asking.next_shard) is not None:
+            self._parts.setdefault(shard, []).append((at, asking.next_op))
 
     def _add(self, at: int, op: Op) -> None:
         route = self._router.route(op)
@@ -120,7 +119,7 @@ class Batch:
             keyed = {at: self._batch[at] for at in self._keyed}
             self._keyed = []
             self._answers |= once.run(self._cluster, keyed)
-        if not self._parts:
+        if not (self._parts or self._claims):
             return
         parts, self._parts = self._parts, {}
         routes, self._routes = self._routes, {}

@@ -23,8 +23,8 @@ class Asking:
         self._generation: int = cluster.locator.hints.generation
         shard = None if op.tenant is None else cluster.placing.of_tenant(op.tenant)
         self._left: list[int] = list(turn) if shard is None else [shard]
-        self._jobs: list[Job] = []
-        self._answered = False
+        self._jobs: list[Job] = cluster.late.take(op, op.limit)
+        self._answered = bool(self._jobs)
         self._error: TenureError | None = None
 
     @property
@@ -54,6 +54,9 @@ class Asking:
 
     def result(self) -> Answer:
         """All jobs; the error of a shard only if no shard could be asked."""
+        if not self._jobs:
+            self._jobs = self._cluster.late.take(self._op, self._op.limit)
+            self._answered = self._answered or bool(self._jobs)
         if self._error is not None and not self._answered:
             return self._error
         return ops.Leased(self._jobs)

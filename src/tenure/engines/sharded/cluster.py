@@ -7,15 +7,17 @@ import logging
 import os
 import random
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
 from time import monotonic
 from typing import NamedTuple, TypeVar
 
 from tenure.clock import Clock
 from tenure.core.fencing import Fence, Fenced
+from tenure.engines.sharded import late as waiting
 from tenure.engines.sharded.guarding import misplaced, moved_away, not_for_all
+from tenure.engines.sharded.late import Late, unanswered
 from tenure.engines.sharded.locating import Locator, jobs_on
 from tenure.engines.sharded.placing import Placing
 from tenure.engines.sharded.ring import (
@@ -49,10 +51,12 @@ READS_AT_ONCE = 4  # of each shard
 BESIDE = 10  # batches that the committer has in progress besides those in flight
 RENEWALS = 8  # calls to each shard that renew leases
 PATIENCE = 5.0  # seconds that a shard may keep a batch waiting: others wait with it
-# That a claim, or the search for a job, waits for a shard: then it is away. A renewal and a step
-# of upkeep give up.
-SLOW_SECONDS = 3.0
 LOOK_SECONDS = 0.005  # between two looks whether tenants are still being moved
+
+
+OnLate = Callable[[int, Future[list[Answer]]], list[Answer]]  # the results of a shard, by number
+# Whether others may go on without the shard of this number, by what they have returned.
+Enough = Callable[[int, Collection[T]], bool]
 
 
 class View(NamedTuple):
@@ -78,10 +82,14 @@ class Cluster:
         self._writing = Threads(len(shards) * (self.in_flight + BESIDE), "tenure-shard-write")
         self._reading = Threads(len(shards) * READS_AT_ONCE, "tenure-shard-read")
         self._own = [Threads(READS_AT_ONCE, "tenure-shard-own") for _ in shards]
+        # Apart: a claim that waits for the marks has one of the threads for claims.
+        self._marking = [Threads(READS_AT_ONCE, "tenure-shard-mark") for _ in shards]
         self._renewing = [Threads(RENEWALS, "tenure-shard-renew") for _ in shards]
         self._upkeep = [Threads(1, "tenure-shard-upkeep") for _ in shards]
         # The last step of upkeep that was not answered in time, by process and shard.
         self._unended: dict[tuple[int, int], Future[list[Answer]]] = {}
+        self._late = self._new_late()
+        self._listeners: tuple[Callable[[], None], ...] = ()
         self.locator = Locator(shards, partial(self.each, quick=True), self.is_moving)
         self._turns = itertools.count(random.randrange(len(shards)))
         self._schedules: dict[str, int] = {}  # where they were seen last
@@ -95,10 +103,35 @@ class Cluster:
     def _view_of(self, ring: Ring) -> View:
         return View(ring, ring.placing(self._names), ring.text())
 
+    @property
+    def late(self) -> Late:
+        """Of this process: after a fork, the jobs that are kept are those of its parent."""
+        if self._late.pid != os.getpid():
+            self._late = self._new_late()
+        return self._late
+
+    def _new_late(self) -> Late:
+        return Late(self.shards, self.clock, lambda: self.view.mark, self.wake)
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake`, from any thread, when a claim may find what an earlier one has not."""
+        self._listeners = (*self._listeners, wake)
+
+        def stop() -> None:
+            self._listeners = tuple(one for one in self._listeners if one is not wake)
+
+        return stop
+
+    def wake(self) -> None:
+        for wake in self._listeners:
+            wake()
+
     def close(self) -> None:
+        self.late.close()
         for shard in self.shards:
             shard.close()
-        for threads in (self._writing, self._reading, *self._own, *self._renewing, *self._upkeep):
+        apart = (*self._own, *self._marking, *self._renewing, *self._upkeep)
+        for threads in (self._writing, self._reading, *apart):
             threads.close()
 
     def away(self) -> dict[str, str]:
@@ -137,7 +170,7 @@ class Cluster:
             return self.view
 
     def _marks(self) -> list[object]:
-        return self.each(lambda shard: ring_of(shard))
+        return self.each(lambda shard: ring_of(shard), quick=True, threads=self._marking)
 
     def _hand_on(self, shard: Shard, old: Ring | None, new: Ring) -> None:
         try:
@@ -177,11 +210,17 @@ class Cluster:
     # Writing ------------------------------------------------------------------------------------
 
     def send(
-        self, parts: dict[int, list[Op]], routed: View, *, renews: bool = False
+        self,
+        parts: dict[int, list[Op]],
+        routed: View,
+        *,
+        renews: bool = False,
+        late: OnLate | None = None,
     ) -> dict[int, list[Answer]]:
         """Apply batches on several shards at once. An error of a shard is the answer to each
         operation of its batch. routed: what was known when it was decided which shard they go
-        to. renews: these are keyed calls that only renew leases."""
+        to. renews: these are keyed calls that only renew leases. late: the results of a shard that
+        does not respond soon, while others can go on without it."""
         numbers = list(parts)
 
         def apply(number: int) -> list[Answer]:
@@ -191,35 +230,88 @@ class Cluster:
             return dict(zip(parts, self._writing.map(apply, numbers), strict=True))
         kinds = {type(op) for some in parts.values() for op in some}
         if kinds == {ops.Claim}:
-            answers = self._soon(apply, numbers, partial(self._late_claims, parts), self._own)
-        elif renews or kinds == {ops.Extend}:
-            late = partial(self._late_renewals, parts)
-            answers = self._soon(apply, numbers, late, self._renewing)
+            late = partial(self._late_claims, parts, self.now())
+        if late is not None:
+            answers = self._claim(apply, parts, late)
+        elif renews or kinds <= {ops.Extend, ops.Beat}:
+            answers = self._soon(
+                apply, numbers, partial(self._late_renewals, parts), self._renewing
+            )
         elif ops.is_upkeep(op for some in parts.values() for op in some):
             answers = self._keep_up(apply, parts)
         else:
             answers = self._writing.map(apply, numbers)
         return dict(zip(parts, answers, strict=True))
 
+    def now(self) -> tuple[float, int]:
+        """When a claim is made: on the clock of the store, and among the moves of tenants."""
+        return self.clock.monotonic(), self.locator.hints.generation
+
+    def _claim(
+        self, apply: Callable[[int], list[Answer]], parts: dict[int, list[Op]], late: OnLate
+    ) -> list[list[Answer]]:
+        """The results of claims. A shard that has an earlier one to answer is not asked, unless the
+        others do not answer either."""
+        found: dict[int, list[Answer]] = {}
+        for number, batch in parts.items():
+            absent = self.shards[number].absence()
+            if absent is not None or (self.late.is_silent(number) and self.can_go_on(number)):
+                skipped: Future[list[Answer]] = Future()
+                skipped.cancel()
+                found[number] = [absent] * len(batch) if absent else late(number, skipped)
+        asked = [number for number in parts if number not in found]
+        patient = {number for number in asked if self.late.must_wait(number)}
+
+        def too_late(number: int, claim: Future[list[Answer]]) -> list[Answer]:
+            late(number, claim)
+            return [self.late.leave(number)] * len(parts[number])
+
+        def enough(number: int, answered: Collection[list[Answer]]) -> bool:
+            return number not in patient and self.can_go_on(number)
+
+        given = self._soon(apply, asked, too_late, self._own, enough, late)
+        found |= zip(asked, given, strict=True)
+        return [found[number] for number in parts]
+
     def _late_claims(
-        self, parts: dict[int, list[Op]], number: int, claim: Future[list[Answer]]
+        self,
+        parts: dict[int, list[Op]],
+        asked_at: tuple[float, int],
+        number: int,
+        claim: Future[list[Answer]],
     ) -> list[Answer]:
-        """The results of claims that a shard has not answered in time. Jobs that it leases to them
-        later are given back."""
+        """The results of claims that a shard has not answered in time: no jobs so far. Those that
+        it leases to them later are kept."""
 
-        def give_back(done: Future[list[Answer]]) -> None:
-            found = [one for one in done.result() if isinstance(one, ops.Leased)]
-            jobs = [job for one in found for job in one.jobs]
-            if not jobs:
-                return
-            try:  # it responds again, but is not known to be back
-                batch = [ops.Release(job.id, job.token) for job in jobs]
-                self.shards[number].open().apply(batch, Fence(self.view.mark))
-            except TenureError as error:
-                log.info("%d jobs are leased until their leases expire: %s", len(jobs), error)
+        def keep(done: Future[list[Answer]]) -> None:
+            if not done.cancelled():
+                for op, answer in zip(parts[number], done.result(), strict=True):
+                    assert isinstance(op, ops.Claim)
+                    self.keep(number, op, answer, asked_at)
 
-        claim.add_done_callback(give_back)
-        return [self._slow(self.shards[number])] * len(parts[number])
+        if not claim.cancelled():
+            claim.add_done_callback(keep)
+        return [ops.Leased([]) for _ in parts[number]]
+
+    def keep(
+        self, number: int, claim: ops.Claim, answer: Answer, asked_at: tuple[float, int]
+    ) -> None:
+        """Keep the jobs of a late answer to a claim for the next one."""
+        if isinstance(answer, ops.Leased) and answer.jobs:
+            self.locator.hints.note([job.id for job in answer.jobs], number, asked_at[1])
+            self.late.keep(number, claim, answer.jobs, asked_at[0])
+
+    def responsive(self, numbers: Sequence[int]) -> list[int]:
+        """Those of the shards that are there, without silent ones if there are others."""
+        there = [number for number in numbers if self.shards[number].away is None]
+        return [number for number in there if not self.late.is_silent(number)] or there
+
+    def can_go_on(self, number: int) -> bool:
+        """Whether another shard can serve claims."""
+        return any(
+            other != number and self.shards[other].away is None and not self.late.is_silent(other)
+            for other in self.placing.used
+        )
 
     def _late_renewals(
         self, parts: dict[int, list[Op]], number: int, renewal: Future[list[Answer]]
@@ -228,7 +320,7 @@ class Cluster:
         shards, and the next ones, do not wait for it. It need not be away: rows may be locked. To
         renew a lease later does no harm."""
         renewal.cancel()
-        error = StoreError(f"shard {self.shards[number].name!r} {_late()}")
+        error = waiting.too_late(self.shards[number])
         return [error] * len(parts[number])
 
     def _keep_up(
@@ -252,24 +344,35 @@ class Cluster:
         self,
         call: Callable[[int], T],
         numbers: Sequence[int],
-        late: Callable[[int, Future[T]], T],
+        too_late: Callable[[int, Future[T]], T],
         threads: Sequence[Threads],
+        enough: Enough[T] | None = None,
+        late: Callable[[int, Future[T]], T] | None = None,
     ) -> list[T]:
-        """Call with each shard, in its own threads: one that hangs keeps only its own busy. late:
-        the result of a shard that does not respond soon."""
-        futures = [threads[number].submit(call, number) for number in numbers]
-        until = monotonic() + SLOW_SECONDS
-        found: list[T] = []
-        for number, future in zip(numbers, futures, strict=True):
+        """Call with each shard, in its own threads: one that hangs keeps only its own busy.
+        too_late: the result of a shard that does not respond soon. enough: whether to wait only
+        for a moment; the result is that of `late` then, or else of `too_late`."""
+        began = monotonic()
+        calls = {number: threads[number].submit(call, number) for number in numbers}
+        if enough is not None:
+            wait(
+                [calls[one] for one in numbers if not self.late.is_silent(one)],
+                waiting.PROMPT_SECONDS,
+            )
+        found: dict[int, T] = {}
+        for number in sorted(numbers, key=lambda one: not calls[one].done()):
+            one = calls[number]
+            if enough is not None and not one.done():
+                self.late.note(number, one, began)
+                if enough(number, found.values()):
+                    one.cancel()  # if it has not begun
+                    found[number] = (late or too_late)(number, one)
+                    continue
             try:
-                found.append(future.result(max(0.0, until - monotonic())))
+                found[number] = one.result(max(0.0, began + waiting.SLOW_SECONDS - monotonic()))
             except TimeoutError:
-                found.append(late(number, future))
-        return found
-
-    def _slow(self, shard: Shard) -> StoreError:
-        shard.leave(_late())
-        return StoreError(f"shard {shard.name!r} {_late()}")
+                found[number] = too_late(number, one)
+        return [found[number] for number in numbers]
 
     def _apply(self, number: int, batch: list[Op], routed: View) -> list[Answer]:
         shard = self.shards[number]
@@ -348,9 +451,11 @@ class Cluster:
         of: Sequence[Shard] | None = None,
         *,
         quick: bool = False,
+        enough: Enough[object] | None = None,
+        threads: Sequence[Threads] | None = None,
     ) -> list[object]:
         """What the call returns, or the TenureError that it raises, for each shard. quick: a shard
-        that does not respond soon is away."""
+        that does not respond soon is away. enough: whether to wait for it only for a moment."""
 
         def caught(shard: Shard) -> object:
             try:
@@ -365,8 +470,10 @@ class Cluster:
         found = self._soon(
             lambda number: caught(self.shards[number]),
             there,
-            lambda number, _: self._slow(self.shards[number]),
-            self._own,
+            lambda number, _: self.late.leave(number),
+            threads or self._own,
+            enough,
+            lambda number, _: unanswered(self.shards[number]),
         )
         known = dict(zip(there, found, strict=True))
         numbers = [self.shards.index(shard) for shard in among]
@@ -411,7 +518,12 @@ class Cluster:
         found: list[tuple[int, Schedule]] = []
         trouble: TenureError | None = None
         among = self.shards if of is None else of
-        lists = self.each(lambda one: one.read(queries.ListSchedules()), among, quick=True)
+        lists = self.each(
+            lambda one: one.read(queries.ListSchedules()),
+            among,
+            quick=True,
+            enough=lambda _, found: any(_has_schedule(name, one) for one in found),
+        )
         for shard, listed in zip(among, lists, strict=True):
             if isinstance(listed, TenureError):
                 trouble = listed
@@ -447,21 +559,29 @@ class Cluster:
             due = shard.read(queries.NextDue(op.queues))
             return isinstance(due, queries.Due) and due.at is not None and due.at <= now
 
-        there = [number for number in order or self.next_turn() if self.shards[number].away is None]
+        there = self.responsive(order or self.next_turn())
         for number in there:
-            (found,) = self.each(has_ready, [self.shards[number]], quick=True)
+            (found,) = self.each(
+                has_ready,
+                [self.shards[number]],
+                quick=True,
+                enough=lambda number, _: self.can_go_on(number),
+            )
             if found is True:
                 return number
         if otherwise is not None:
             return otherwise
-        return there[0] if there else self.placing.used[0]
+        return next(iter(self.responsive(there)), self.placing.used[0])
 
-    def answers_of(self, wanted: ops.Once, order: Sequence[int]) -> dict[int, Answer]:
+    def answers_of(
+        self, wanted: ops.Once, order: Sequence[int], enough: Enough[object] | None = None
+    ) -> dict[int, Answer]:
         """What shards that are there have stored for this call, in this order."""
         found = self.each(
             lambda shard: shard.read(FindAnswers(wanted.key)),
             [self.shards[one] for one in order],
             quick=True,
+            enough=enough,
         )
         known: dict[int, Answer] = {}
         for number, texts in zip(order, found, strict=True):
@@ -472,5 +592,10 @@ class Cluster:
         return known
 
 
-def _late() -> str:
-    return f"has not responded for {SLOW_SECONDS:g} seconds"
+def has_any(number: int, found: Collection[object]) -> bool:
+    """Whether a shard has answered."""
+    return any(not isinstance(one, TenureError) for one in found)
+
+
+def _has_schedule(name: str, listed: object) -> bool:
+    return isinstance(listed, list) and any(schedule.name == name for schedule in listed)

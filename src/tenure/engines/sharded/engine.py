@@ -147,7 +147,8 @@ class ShardedEngine:
             cluster.refresh(view)
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        stops = [shard.listen(wake) for shard in self._cluster.shards]
+        stops = [self._cluster.listen(wake)]
+        stops += [shard.listen(wake) for shard in self._cluster.shards]
 
         def stop() -> None:
             for one in stops:

@@ -8,7 +8,8 @@ time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
 
 from tenure.engines.sharded.shard import Shard
 from tenure.errors import Conflict, StoreError, TenureError
@@ -21,7 +22,18 @@ _MOST_KNOWN = 50_000  # ids in each of the two parts of what is remembered
 _AMBIGUOUS = -1
 
 Place = int | TenureError | None  # of a job: None if there is no such job
-Each = Callable[[Callable[[Shard], object]], list[object]]  # results, or errors, of all shards
+
+
+class Each(Protocol):
+    """Returns the results, or errors, of all shards. enough: whether to wait only for a moment for
+    a silent one, by the results of the others."""
+
+    def __call__(
+        self,
+        call: Callable[[Shard], object],
+        *,
+        enough: Callable[[int, Collection[object]], bool] | None = None,
+    ) -> list[object]: ...
 
 
 class Hints:
@@ -73,11 +85,20 @@ class Locator:
         self._is_moving = is_moving
         self.hints = Hints()
 
-    def search(self, ids: Sequence[str], grant: Grant | None = None) -> dict[str, Place]:
-        """Ask all shards for jobs. grant: whose jobs count, if an id is found more than once."""
+    def search(
+        self, ids: Sequence[str], grant: Grant | None = None, *, brief: bool = False
+    ) -> dict[str, Place]:
+        """Ask all shards for jobs. grant: whose jobs count, if an id is found more than once.
+        brief: do not wait for a silent shard that may have one of them."""
         found: dict[str, list[int]] = {job_id: [] for job_id in ids}
         trouble: TenureError | None = None
-        for number, has in enumerate(self._each(lambda shard: _those_on(shard, list(found)))):
+
+        def enough(number: int, on: Collection[object]) -> bool:
+            has = {job_id for some in on if isinstance(some, list) for job_id in some}
+            return has.issuperset(found) or (brief and any(isinstance(one, list) for one in on))
+
+        those_on = self._each(lambda shard: _those_on(shard, list(found)), enough=enough)
+        for number, has in enumerate(those_on):
             if isinstance(has, TenureError):
                 trouble = has
                 continue

@@ -13,6 +13,11 @@ calls of other tenants waiting. If it was the only one that knew the key, the re
 anew. This does no harm: a job is on one shard, a lease can be used once, and jobs that a forgotten
 claim holds are claimed again when their leases expire.
 
+A call that claims jobs waits for a shard that does not respond only for a moment. What the shard
+should have done otherwise is sent again by the caller, under another key. Jobs that it leases late
+are kept for the next claim. But a repetition of the call, perhaps of another process, may find them
+as well. So either of them first says on another shard, under a key of its own, that it takes them.
+
 Tenants may be moved before the repetition. What a stored route sends to a shard where it is no
 longer at home must not be applied there. The repetition stores a part without it there, unless the
 shard has applied it before. In that case the operation goes where it is at home now, under a key of
@@ -23,6 +28,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from hashlib import blake2b
 from operator import itemgetter
@@ -31,15 +37,19 @@ from typing import NamedTuple
 import msgspec
 
 from tenure.core.fencing import SCOPE
-from tenure.engines.sharded.cluster import Cluster, View
+from tenure.engines.sharded.cluster import Cluster, View, has_any
 from tenure.engines.sharded.guarding import Misplaced
+from tenure.engines.sharded.late import Unanswered, unanswered
 from tenure.engines.sharded.merging import merged, unfinished, with_taken
 from tenure.engines.sharded.routing import Part, Route, Router
 from tenure.errors import Busy, Conflict, OutcomeUnknown, StoreError, TenureError
 from tenure.model import ops, wire
+from tenure.model.job import Job
 from tenure.model.ops import Answer, Op
 
 _CHUNK = 400  # characters of routes in one id
+_REPEATED, _HANDED_ON = ops.Cancel(("repeated",)), ops.Cancel(("handed on",))
+_EXCHANGED = {ops.Claim, ops.Ack, ops.Fail, ops.Release, ops.Progress}
 _FILLER = ops.DropSlot(SCOPE, "filler", "-")  # stands for an operation of another shard
 Routes = list[list[str]]  # the names of the shards of each operation
 Send = Callable[[Sequence[tuple[int, int, ops.Once]]], list[tuple[int, int, Answer]]]
@@ -57,19 +67,24 @@ class Stored(NamedTuple):
 class Keyed:
     """A Once, and the answers to its parts."""
 
-    def __init__(self, cluster: Cluster, op: ops.Once) -> None:
+    def __init__(self, cluster: Cluster, op: ops.Once, *, brief: bool) -> None:
+        """brief: do not wait for a silent shard while another one can serve its claims."""
         self._cluster = cluster
+        self._brief = brief
         self._names = list(cluster.placing.names)
         self.op = op
         self._generation: int = cluster.locator.hints.generation
         self._order = cluster.placing.order_of_call(op.key)
-        router = Router(cluster, op.ops, self._order)
+        router = Router(cluster, op.ops, self._order, brief=brief)
         self._today: list[Route | TenureError] = [router.route(one) for one in op.ops]
         self.routes: list[Route | TenureError] = list(self._today)
         self._did = wire.did(op)
         self._known: dict[str, Routes] = {}  # the shards that have stored routes
         self._echoes: dict[int, Op] = {}  # what they were asked to store
         self._is_new = False  # no earlier try has come further than this one
+        self._repeated: set[int] = set()  # shards whose parts an earlier try has applied
+        self.unanswered: set[int] = set()  # shards that are silent since they were asked
+        self._kept: dict[int, list[Job]] = {}  # for the claims of the call
         self._late: list[tuple[int, Part]] = []  # places and parts that were not applied elsewhere
         self._given: list[list[tuple[Op, Answer]]] = [[] for _ in op.ops]
         self._claimed: list[tuple[int, list[str]]] = []  # shards, and the ids of jobs
@@ -107,10 +122,20 @@ class Keyed:
             return
         parts = (_FILLER,) * (len(self.op.ops) + 1)
         wanted = ops.Once(self.op.key, parts, self._did)
-        for number, answer in self._cluster.answers_of(wanted, self._order).items():
+        enough = has_any if self._brief else None
+        for number, answer in self._cluster.answers_of(wanted, self._order, enough).items():
             self._known[self._names[number]] = _stored(answer).routes
         if self._known:
             self._take_routes()
+        else:
+            self._take_kept()
+
+    def _take_kept(self) -> None:
+        """Take jobs that a shard has leased late to an earlier call, instead of claiming some."""
+        for at, op in enumerate(self.op.ops):
+            if isinstance(op, ops.Claim) and (jobs := self._cluster.late.take(op, op.limit)):
+                self._kept[at] = jobs
+                self.routes[at] = Route([], fixed=False)
 
     def homes(self) -> list[int]:
         """The shards that may store the routes, the first choice first."""
@@ -119,8 +144,10 @@ class Keyed:
         among = [shard for shard in self._order if roams or shard in touched]
         if self._known:
             among = [shard for shard in self._order if self._names[shard] in self._known]
+        first = self._cluster.responsive(among)
         there = [shard for shard in among if self._cluster.shards[shard].away is None]
-        return (there or among) if touched else []
+        silent = [shard for shard in there if shard not in first]
+        return (first + silent or among) if touched else []
 
     def part(self, shard: int) -> ops.Once:
         """What a shard is asked to do, and the routes. An operation that is no longer at home there
@@ -146,11 +173,13 @@ class Keyed:
         was applied, and another shard may be the home."""
         if isinstance(answer, TenureError):
             self.error = answer
+            if isinstance(answer, Unanswered):
+                self.unanswered.add(shard)
             certain = isinstance(answer, StoreError | Busy)
             return not certain or isinstance(answer, OutcomeUnknown | Misplaced)
         self.error = None
         stored = _stored(answer)
-        self._is_new = stored.echo == self._echoes[shard]
+        self._is_new = self._is_first(shard, stored)
         self._known[self._names[shard]] = stored.routes
         self._take_routes()
         if self.error is None:
@@ -160,14 +189,24 @@ class Keyed:
     def take_part(self, shard: int, answer: Answer) -> None:
         """Take the results of another shard."""
         if not isinstance(answer, TenureError):
-            self._take(shard, _stored(answer))
+            stored = _stored(answer)
+            self._is_first(shard, stored)
+            self._take(shard, stored)
             return
         if not isinstance(answer, StoreError | Busy):
             self.error = answer
         for at, part in self._on(shard):
             # A claim of any job has found none there: the next one asks the other shards.
             none = _roams(part) and not isinstance(answer, OutcomeUnknown | Misplaced)
-            self._give(at, shard, part, ops.Leased([]) if none else answer)
+            late = OutcomeUnknown(answer.message) if isinstance(answer, Unanswered) else answer
+            self._give(at, shard, part, ops.Leased([]) if none else late)
+
+    def _is_first(self, shard: int, stored: Stored) -> bool:
+        """Whether a shard has applied its part at this try."""
+        if stored.echo == self._echoes[shard]:
+            return True
+        self._repeated.add(shard)
+        return False
 
     def _take(self, shard: int, stored: Stored) -> None:
         for at, part in self._on(shard):
@@ -243,6 +282,9 @@ class Keyed:
             self._give(at, shard, part, one)
 
     def _give(self, at: int, shard: int, part: Op, answer: Answer) -> None:
+        again = shard in self._repeated and isinstance(answer, ops.Leased) and answer.jobs
+        if again and not _may_take(self._cluster, self.op.key, shard, _REPEATED):
+            answer = ops.Leased([])
         self._given[at].append((part, answer))
         if isinstance(answer, ops.Leased):
             self._claimed.append((shard, [job.id for job in answer.jobs]))
@@ -277,9 +319,11 @@ class Keyed:
         if self.error or again or (serious and not done):
             return self.error or again or serious[0]
         answers: list[Answer] = []
-        for op, route, given in zip(self.op.ops, self.routes, self._given, strict=True):
-            if isinstance(route, TenureError):
-                answers.append(route)
+        calls = zip(self.op.ops, self.routes, self._given, strict=True)
+        for at, (op, route, given) in enumerate(calls):
+            if isinstance(route, TenureError) or at in self._kept:
+                kept = ops.Leased(self._kept.get(at, []))
+                answers.append(route if isinstance(route, TenureError) else kept)
                 continue
             answer = self._cluster.settled(op, merged(op, given))
             if isinstance(op, ops.Enqueue) and isinstance(answer, ops.Enqueued):
@@ -318,12 +362,12 @@ def _echo(names: Routes) -> Op:
 def run(cluster: Cluster, keyed: Mapping[int, Op]) -> dict[int, Answer]:
     """Run several Onces together, in order: first the parts of the homes and those whose routes
     need not be stored, then the others."""
-    view = cluster.view
+    view, brief = cluster.view, all(map(_claims_only, keyed.values()))
     all_: dict[int, Keyed] = {}
     answers: dict[int, Answer] = {}
     for at, op in keyed.items():
         assert isinstance(op, ops.Once)
-        one = Keyed(cluster, op)
+        one = Keyed(cluster, op, brief=brief)
         lost = next((route for route in one.routes if isinstance(route, Misplaced)), None)
         if lost is None:
             all_[at] = one
@@ -333,14 +377,17 @@ def run(cluster: Cluster, keyed: Mapping[int, Op]) -> dict[int, Answer]:
     for one in planned.values():
         one.look()
     renews = all(type(op) is ops.Extend for op in ops.flat(list(keyed.values())))
-    send = partial(_sent, cluster, view, renews)
+    send = partial(_sent, cluster, view, renews, brief)
     homes = _run_first(send, all_, planned)
     rests = [
         (at, shard, one.part(shard))
         for at, one in planned.items()
-        for shard in sorted(one.shards() - {homes.get(at, -1)})
+        for shard in sorted(one.shards() - {homes.get(at, -1)} - one.unanswered)
         if one.error is None
     ]
+    for one in planned.values():
+        for shard in one.unanswered & one.shards() if one.error is None else ():
+            one.take_part(shard, unanswered(cluster.shards[shard]))
     for at, shard, answer in send(rests):
         planned[at].take_part(shard, answer)
     for one in planned.values():
@@ -379,7 +426,11 @@ def _run_first(
 
 
 def _sent(
-    cluster: Cluster, view: View, renews: bool, wanted: Sequence[tuple[int, int, ops.Once]]
+    cluster: Cluster,
+    view: View,
+    renews: bool,
+    brief: bool,
+    wanted: Sequence[tuple[int, int, ops.Once]],
 ) -> list[tuple[int, int, Answer]]:
     """Send each to its shard; those of one shard go together."""
     parts: dict[int, list[tuple[int, Op]]] = {}
@@ -388,9 +439,80 @@ def _sent(
     if not parts:
         return []
     batches: dict[int, list[Op]] = {on: [op for _, op in mine] for on, mine in parts.items()}
-    found = cluster.send(batches, view, renews=renews)
+    late = partial(_late, cluster, batches, cluster.now()) if brief else None
+    found = cluster.send(batches, view, renews=renews, late=late)
     return [
         (at, shard, answer)
         for shard, mine in parts.items()
         for (at, _), answer in zip(mine, found[shard], strict=True)
     ]
+
+
+# Late answers ------------------------------------------------------------------------------------
+
+
+def _claims_only(op: Op) -> bool:
+    """Whether a call claims jobs, and does nothing else that its caller would not send again."""
+    assert isinstance(op, ops.Once)
+    kinds = {type(one) for one in op.ops}
+    return ops.Claim in kinds and kinds <= _EXCHANGED
+
+
+def _late(
+    cluster: Cluster,
+    batches: dict[int, list[Op]],
+    asked_at: tuple[float, int],
+    number: int,
+    call: Future[list[Answer]],
+) -> list[Answer]:
+    """The results of a shard that has not answered in time. Jobs that it leases later are kept."""
+
+    def keep(done: Future[list[Answer]]) -> None:
+        if done.cancelled():
+            return
+        for op, answer in zip(batches[number], done.result(), strict=True):
+            assert isinstance(op, ops.Once)
+            _keep(cluster, number, op, answer, asked_at)
+
+    if not call.cancelled():
+        call.add_done_callback(keep)
+        cluster.wake()  # the next claim finds what others have
+    return [unanswered(cluster.shards[number])] * len(batches[number])
+
+
+def _keep(
+    cluster: Cluster, number: int, op: ops.Once, answer: Answer, asked_at: tuple[float, int]
+) -> None:
+    """Keep the jobs of a late part, unless it was applied at an earlier try, or is the whole call:
+    then the caller repeats it."""
+    planned = op.ops and isinstance(op.ops[0], ops.Cancel)
+    if not planned or not isinstance(answer, ops.Answers):
+        return
+    if _stored(answer).echo != op.ops[0]:
+        return
+    both = zip(op.ops, answer.answers, strict=True)
+    found = [(claim, leased) for claim, leased in both if isinstance(leased, ops.Leased)]
+    if not any(leased.jobs for _, leased in found):
+        return
+    if _may_take(cluster, op.key, number, _HANDED_ON):
+        for claim, leased in found:
+            assert isinstance(claim, ops.Claim)
+            cluster.keep(number, claim, leased, asked_at)
+
+
+def _may_take(cluster: Cluster, key: str, shard: int, what: ops.Cancel) -> bool:
+    """Whether the jobs that a shard has leased to a call may be taken: all repetitions of it may
+    return them, or one process may hand them on. The first shard of the key, but this one, says
+    which."""
+    others = [one for one in cluster.placing.order_of_call(key) if one != shard]
+    there = [one for one in others if cluster.shards[one].away is None]
+    if not there:
+        return what is _REPEATED
+    name = cluster.placing.names[shard]
+    text = blake2b(f"{name} {key}".encode(errors="surrogatepass"), digest_size=16)
+    once = ops.Once(f"late {text.hexdigest()}", (what,), "late")
+    try:
+        (answer,) = cluster.shards[there[0]].apply([once])
+    except TenureError:
+        return what is _REPEATED
+    return isinstance(answer, ops.Answers) and answer.answers[0] == ops.Changed(0, what.ids)

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tenure.engines.sharded import lists
-from tenure.engines.sharded.cluster import Cluster
+from tenure.engines.sharded.cluster import Cluster, has_any
 from tenure.engines.sharded.cursors import Places, cursor_of, places_of
 from tenure.engines.sharded.shard import Shard
 from tenure.errors import InvalidInput, JobNotFound, NotFound, TenureError
@@ -61,10 +61,11 @@ def ask(
     quick: bool = False,
 ) -> list[tuple[int, Any]]:
     """What each shard found, by its number. A NotFound counts as nothing, unless all shards return
-    it. lenient: shards that are away are skipped, unless all are. quick: a shard that does not
-    respond soon is away."""
+    it. lenient: shards that are away are skipped, unless all are. quick: so is one that does not
+    respond soon."""
     among = cluster.shards if of is None else of
-    found = cluster.each(lambda shard: shard.read(query), among, quick=quick)
+    enough = has_any if quick else None
+    found = cluster.each(lambda shard: shard.read(query), among, quick=quick, enough=enough)
     good: list[tuple[int, Any]] = []
     absent: TenureError | None = None
     for shard, one in zip(among, found, strict=True):

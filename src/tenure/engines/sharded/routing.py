@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -46,13 +46,22 @@ class Route(NamedTuple):
 class Router:
     """Routes the operations of one batch."""
 
-    def __init__(self, cluster: Cluster, batch: Iterable[Op], order: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        batch: Iterable[Op],
+        order: Sequence[int] = (),
+        *,
+        brief: bool = False,
+    ) -> None:
         """order: the shards as a keyed call prefers them. The first stores jobs that any shard
-        may store; the first that is reachable reports what was not found."""
+        may store; the first that is reachable reports what was not found. brief: do not wait for a
+        silent shard."""
         self._cluster = cluster
         self.view = cluster.view
         self._placing = self.view.placing
         self._order = order
+        self._brief = brief
         self.made: dict[str, int] = {}  # jobs that the batch may have added so far
         self._located: dict[str, Place] = {}
         self._elsewhere: dict[str, dict[int, Job]] = {}  # jobs that have chosen ids of the batch
@@ -71,7 +80,8 @@ class Router:
             if hints.get(job_id) is None
         ]
         if unknown:
-            self._located = self._cluster.locator.search(list(dict.fromkeys(unknown)))
+            search = partial(self._cluster.locator.search, brief=self._brief)
+            self._located = search(list(dict.fromkeys(unknown)))
             self._doubt([job_id for job_id, place in self._located.items() if place is None])
         chosen = [job_id for op in batch for job_id in chosen_ids(op)]
         if chosen and len(self._placing.used) > 1:
@@ -258,8 +268,7 @@ class Router:
         if shard is not None:
             return shard
         among = self._order or self._placing.used
-        shards = self._cluster.shards
-        return next((number for number in among if shards[number].away is None), among[0])
+        return next(iter(self._cluster.responsive(among)), among[0])
 
     # What is not of one job ---------------------------------------------------------------------
 

@@ -97,9 +97,8 @@ class Shard:
         return self._call(lambda store: store.apply_within(connection, batch, fence))
 
     def _call(self, call: Callable[[Store], T], *, writes: bool = False) -> T:
-        if self._away is not None:
-            self._keep_trying()
-            raise StoreError(f"shard {self.name!r} is away: {self._away}")
+        if (absent := self.absence()) is not None:
+            raise absent
         try:
             return call(self.open())
         except (StoreRejected, StoreFull, StoreReadOnly):
@@ -112,6 +111,13 @@ class Shard:
             if writes and self._store is not None and self._store.in_flight == 1:
                 self.leave(error.message)
             raise Busy(f"shard {self.name!r}: {error.message}") from error
+
+    def absence(self) -> StoreError | None:
+        """The error of all calls, if the shard is away."""
+        if self._away is None:
+            return None
+        self._keep_trying()
+        return StoreError(f"shard {self.name!r} is away: {self._away}")
 
     def leave(self, reason: str) -> None:
         """Mark the shard as away, and try it until it is back."""
