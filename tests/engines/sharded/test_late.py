@@ -15,6 +15,7 @@ import tenure
 from tenure import Job, Queue, StoreError
 from tenure.engines.sharded import late, shard
 from tenure.engines.sharded.engine import ShardedEngine
+from tenure.features.live_workers.data import Beat
 from tenure.model import ops
 from tenure.model.ops import Answer
 from tenure.queue import store_of
@@ -326,7 +327,7 @@ def test_a_live_worker_is_reported_to_the_shards_that_respond(
     monkeypatch.setattr(late, "SLOW_SECONDS", 0.05)
     worker = tenure.LiveWorker("w", ("q",), "host", 1, "1", 1, (), 0, 0)
     with silent(queue, number, "apply"):
-        beat = start(store_of(queue).do, [ops.Beat(worker, 60_000)])
+        beat = start(store_of(queue).do, [Beat(worker, 60_000)])
         assert beat.result(PATIENCE) == [ops.Ok()]
     assert [one.name for one in queue.workers()] == ["w"]
 

@@ -39,6 +39,7 @@ from tenure.errors import (
     StoreRejected,
     TenureError,
 )
+from tenure.features.live_workers.data import Beat
 from tenure.model import ops, queries, wire
 from tenure.model.job import Job
 from tenure.model.ops import Answer, Op, Schedule
@@ -233,7 +234,7 @@ class Cluster:
             late = partial(self._late_claims, parts, self.now())
         if late is not None:
             answers = self._claim(apply, parts, late)
-        elif renews or kinds <= {ops.Extend, ops.Beat}:
+        elif renews or kinds <= {ops.Extend, Beat}:
             answers = self._soon(
                 apply, numbers, partial(self._late_renewals, parts), self._renewing
             )

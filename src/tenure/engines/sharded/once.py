@@ -47,8 +47,7 @@ from tenure.model import ops, wire
 from tenure.model.job import Job
 from tenure.model.ops import Answer, Op
 
-_CHUNK = 400  # characters of routes in one id
-_REPEATED, _HANDED_ON = ops.Cancel(("repeated",)), ops.Cancel(("handed on",))
+_REPEATED, _HANDED_ON = "repeated", "handed on"
 _EXCHANGED = {ops.Claim, ops.Ack, ops.Fail, ops.Release, ops.Progress}
 _FILLER = ops.DropSlot(SCOPE, "filler", "-")  # stands for an operation of another shard
 Routes = list[list[str]]  # the names of the shards of each operation
@@ -59,7 +58,7 @@ _decode = msgspec.json.Decoder(Routes).decode
 class Stored(NamedTuple):
     """What a shard returns for its part: what it stored the first time, and its answers."""
 
-    echo: Op
+    kept: str
     routes: Routes
     answers: Sequence[Answer]
 
@@ -80,7 +79,7 @@ class Keyed:
         self.routes: list[Route | TenureError] = list(self._today)
         self._did = wire.did(op)
         self._known: dict[str, Routes] = {}  # the shards that have stored routes
-        self._echoes: dict[int, Op] = {}  # what they were asked to store
+        self._keeps: dict[int, str] = {}  # what they were asked to store
         self._is_new = False  # no earlier try has come further than this one
         self._repeated: set[int] = set()  # shards whose parts an earlier try has applied
         self.unanswered: set[int] = set()  # shards that are silent since they were asked
@@ -120,7 +119,7 @@ class Keyed:
         claimed all jobs that the call is about, every try has taken the same routes."""
         if all(isinstance(one, Route) and (one.fixed or one.known) for one in self.routes):
             return
-        parts = (_FILLER,) * (len(self.op.ops) + 1)
+        parts = (_FILLER,) * len(self.op.ops)
         wanted = ops.Once(self.op.key, parts, self._did)
         enough = has_any if self._brief else None
         for number, answer in self._cluster.answers_of(wanted, self._order, enough).items():
@@ -159,8 +158,8 @@ class Keyed:
             [one for one in self._names_of(at) if one != name or at in mine]
             for at in range(len(self.op.ops))
         ]
-        echo = self._echoes[shard] = _echo(routes)
-        return ops.Once(self.op.key, (echo, *parts), self._did)
+        kept = self._keeps[shard] = _kept(routes)
+        return ops.Once(self.op.key, tuple(parts), self._did, kept)
 
     def _names_of(self, at: int) -> list[str]:
         route = self.routes[at]
@@ -203,7 +202,7 @@ class Keyed:
 
     def _is_first(self, shard: int, stored: Stored) -> bool:
         """Whether a shard has applied its part at this try."""
-        if stored.echo == self._echoes[shard]:
+        if stored.kept == self._keeps[shard]:
             return True
         self._repeated.add(shard)
         return False
@@ -346,17 +345,12 @@ def _roams(op: Op) -> bool:
 
 def _stored(answer: Answer) -> Stored:
     assert isinstance(answer, ops.Answers)
-    echo, *answers = answer.answers
-    assert isinstance(echo, ops.Changed)
-    routes = _decode("".join(one.partition(":")[2] for one in echo.missing))
-    return Stored(ops.Cancel(echo.missing), routes, answers)
+    return Stored(answer.kept, _decode(answer.kept.partition(" ")[2]), answer.answers)
 
 
-def _echo(names: Routes) -> Op:
-    """An operation whose result repeats the routes: it returns ids that do not exist as missing."""
-    text = msgspec.json.encode(names).decode()
-    chunks = [text[at : at + _CHUNK] for at in range(0, len(text), _CHUNK)]
-    return ops.Cancel(tuple(f"{uuid.uuid4().hex}:{chunk}" for chunk in chunks))
+def _kept(names: Routes) -> str:
+    """The routes as they are stored, after the name of this try."""
+    return f"{uuid.uuid4().hex} {msgspec.json.encode(names).decode()}"
 
 
 def run(cluster: Cluster, keyed: Mapping[int, Op]) -> dict[int, Answer]:
@@ -485,10 +479,7 @@ def _keep(
 ) -> None:
     """Keep the jobs of a late part, unless it was applied at an earlier try, or is the whole call:
     then the caller repeats it."""
-    planned = op.ops and isinstance(op.ops[0], ops.Cancel)
-    if not planned or not isinstance(answer, ops.Answers):
-        return
-    if _stored(answer).echo != op.ops[0]:
+    if not op.kept or not isinstance(answer, ops.Answers) or answer.kept != op.kept:
         return
     both = zip(op.ops, answer.answers, strict=True)
     found = [(claim, leased) for claim, leased in both if isinstance(leased, ops.Leased)]
@@ -500,7 +491,7 @@ def _keep(
             cluster.keep(number, claim, leased, asked_at)
 
 
-def _may_take(cluster: Cluster, key: str, shard: int, what: ops.Cancel) -> bool:
+def _may_take(cluster: Cluster, key: str, shard: int, what: str) -> bool:
     """Whether the jobs that a shard has leased to a call may be taken: all repetitions of it may
     return them, or one process may hand them on. The first shard of the key, but this one, says
     which."""
@@ -510,9 +501,9 @@ def _may_take(cluster: Cluster, key: str, shard: int, what: ops.Cancel) -> bool:
         return what is _REPEATED
     name = cluster.placing.names[shard]
     text = blake2b(f"{name} {key}".encode(errors="surrogatepass"), digest_size=16)
-    once = ops.Once(f"late {text.hexdigest()}", (what,), "late")
+    once = ops.Once(f"late {text.hexdigest()}", (), "late", what)
     try:
         (answer,) = cluster.shards[there[0]].apply([once])
     except TenureError:
         return what is _REPEATED
-    return isinstance(answer, ops.Answers) and answer.answers[0] == ops.Changed(0, what.ids)
+    return isinstance(answer, ops.Answers) and answer.kept == what
