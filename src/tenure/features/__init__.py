@@ -26,6 +26,7 @@ from tenure.model import ops, queries
 from tenure.model.ops import Op
 from tenure.model.past_records import list_past
 from tenure.model.queries import ListPast, Query
+from tenure.model.records import Space
 
 FEATURES = (errors, live_workers, rates, bulk, audit, overview)
 
@@ -45,6 +46,11 @@ if TYPE_CHECKING:
 else:  # what a service accepts from clients
     AnyOp = reduce(or_, [kind for one in FEATURES for kind in one.FEATURE.operations], ops.AnyOp)
     AnyQuery = reduce(or_, RESULTS)
+
+
+def is_count(space: Space, key: str) -> bool:
+    """Whether a record is added up with others, so that it may get another key."""
+    return any(one.FEATURE.counts.get(space, lambda key: False)(key) for one in FEATURES)
 
 
 def parts(name: str) -> Iterator[Any]:

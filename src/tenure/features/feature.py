@@ -6,12 +6,15 @@ from typing import Any, NamedTuple
 from tenure.model.ops import Op
 from tenure.model.queries import Query
 from tenure.model.record_queries import Read
+from tenure.model.records import Space
 
 Finder = Callable[[Read, Any], Any]  # finds what a query asks for in records
 
 
 class Feature(NamedTuple):
-    """Operations, and queries that are made of records."""
+    """Operations, and queries that are made of records. counts: spaces, and the keys in them of
+    records that are added up with others, so that they may get other keys."""
 
     operations: tuple[type[Op], ...] = ()
     finders: Mapping[type[Query], Finder] = {}
+    counts: Mapping[Space, Callable[[str], bool]] = {}

@@ -62,12 +62,14 @@ class Merge(NamedTuple):
 class Query(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="query", omit_defaults=True):
     """The base of every query. get: its HTTP route, unless it has none or a handler of its own.
     merge: how the results of shards are combined, unless the engine has code for it. partial:
-    whether shards that are away may be left out."""
+    whether shards that are away may be left out. by_queue: it has a field `queue`, and finds what
+    is about all tenants."""
 
     needs: ClassVar[Needs] = "read"
     get: ClassVar[Get | None] = None
     merge: ClassVar[Merge | None] = None
     partial: ClassVar[bool] = False
+    by_queue: ClassVar[bool] = False
 
 
 class GrantedQuery(Query, frozen=True, kw_only=True):

@@ -24,9 +24,7 @@ from tenure.errors import (
 )
 from tenure.features import AnyOp, AnyQuery
 from tenure.features.audit.data import AuditEntry, key_of
-from tenure.features.errors.data import ListErrors
 from tenure.features.live_workers.data import Beat
-from tenure.features.rates.data import ListRates
 from tenure.model import ops, queries
 from tenure.model.job import Job, JobSpec, new_ids
 from tenure.model.ops import Grant, Op
@@ -298,6 +296,8 @@ class Guarded(Layer):
         self.must(query)
         if self._free:
             return await self._inner.ado(query)
+        if query.by_queue:
+            return await self._of_our_queue(query)
         match query:
             case queries.ListPast():
                 job = await self._inner.ado(queries.GetJob(query.id, grant=self._grant))
@@ -330,8 +330,6 @@ class Guarded(Layer):
             case queries.SlotQuery():
                 self._must_have_slot(query.scope, query.key)
                 return await self._inner.ado(query)
-            case ListErrors() | ListRates():
-                return await self._records_of_ours(query)
             case queries.ListSchedules():
                 return await self._schedules_of_ours()
             case queries.GetTimetable():
@@ -359,7 +357,7 @@ class Guarded(Layer):
                     raise Forbidden("totals cover all tenants, but this token is bound to some")
         return await self._inner.ado(query)
 
-    async def _records_of_ours(self, query: ListErrors | ListRates) -> Any:
+    async def _of_our_queue(self, query: Any) -> Any:
         if self.token.tenants is not None:
             raise Forbidden("errors and rates cover all tenants, but this token is bound to some")
         if query.queue is not None and not self._has_queue(query.queue):

@@ -13,7 +13,7 @@ from tenure.engines.sharded import catalog
 from tenure.engines.sharded.catalog import ask
 from tenure.engines.sharded.shard import Shard
 from tenure.errors import Conflict, DependencyNotFound, NotFound, TenureError
-from tenure.features.errors.data import is_mute
+from tenure.features import is_count
 from tenure.model import ops, queries
 from tenure.model.job import FINAL, Job, State
 from tenure.model.ops import Answer, Entry, Limit, Op
@@ -164,7 +164,7 @@ class Carrier:
         """The record under a key that the target does not have for another value. If it has this
         one, that was copied before the move was interrupted."""
         key = record.key
-        if space == "error" and not is_mute(key):
+        if is_count(space, key):
             key += f"@{self.source.name}"
             while there.get(key, record.value) != record.value:
                 key += "+"

@@ -74,6 +74,8 @@ def _hours_of(one: ErrorGroup, later: ErrorGroup) -> tuple[int, ...]:
 class ListErrors(Query, frozen=True):
     """Error groups of one queue, or of all queues, the most recently seen first."""
 
+    by_queue = True
+
     queue: Name | None = None
     limit: PageLimit = 100
     cursor: Label | None = None
@@ -158,9 +160,9 @@ def mute_key(group: str) -> str:
     return f"{_MUTE}{group}"
 
 
-def is_mute(key: str) -> bool:
-    """Whether this is such a key, and not that of a count."""
-    return key.startswith(_MUTE)
+def is_count(key: str) -> bool:
+    """Whether this is the key of a count."""
+    return key.startswith(_COUNT)
 
 
 def list_errors(read: Read, query: ListErrors) -> ErrorGroups:

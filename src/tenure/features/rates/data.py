@@ -70,6 +70,7 @@ class ListRates(Query, frozen=True):
     """What happened in one queue, or in all queues, by minute or by hour."""
 
     partial = True
+    by_queue = True
     since: Moment
     until: Moment
     queue: Name | None = None
