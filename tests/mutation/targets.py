@@ -241,6 +241,7 @@ _BEFORE_ALL = {
 # Tests that need two transactions at once.
 _GRANTS_RACE = (_tests("tests/engines/postgres/test_grants.py"),)
 _CORE_ALSO = {
+    "claim": (_tests("tests/unit/test_claim_policy.py"),),
     "errors": (_tests("tests/engines/postgres/test_error_groups.py"),),
     "grants": _GRANTS_RACE,
     "enqueue": _GRANTS_RACE,
