@@ -363,7 +363,7 @@ _SETTINGS: dict[str, frozenset[str]] = {
         {"_FEW_QUEUES", "_MOST_JOBS", "_MOST_BYTES"}
     ),
     "src/tenure/engines/foundationdb/pick.py": frozenset(
-        {"WINDOW", "MOST_HELD_BACK", "_FIRST_LOOK"}
+        {"WINDOW", "MOST_HELD_BACK", "_FIRST_LOOK", "_TURN", "_WINDOW_TURNS"}
     ),
     "src/tenure/engines/foundationdb/reads.py": frozenset({"_AT_ONCE", "_FIRST_ENDING"}),
     "src/tenure/engines/foundationdb/record.py": frozenset({"PART_BYTES"}),

@@ -104,7 +104,7 @@ class Source:
             self.pages += 1
             yield from line[at : at + room]
 
-    def tenant(self, name: str) -> Tenant | None:
+    def tenant(self, name: str, room: int) -> Tenant | None:
         return next((one for one in self.store.tenants if one.name == name), None)
 
     def take(self, tenant: Tenant, most: int) -> int:

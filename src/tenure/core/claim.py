@@ -8,16 +8,16 @@ order over all its lanes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
-from tenure.model import ops
 from tenure.model.ops import Limit
 
 UNLIMITED = 2**31
+C = TypeVar("C")
 L = TypeVar("L")
 
 # Adjacent claims with the same of these are picked together, and the jobs are dealt out in order.
@@ -51,8 +51,8 @@ class Source(Protocol[T]):
         """All that may have something to claim, in the order of turns and names. They should be
         fetched in pages: most claims need no more than `room` of them."""
 
-    def tenant(self, name: str) -> T | None:
-        """This one, if it may have something to claim."""
+    def tenant(self, name: str, room: int) -> T | None:
+        """This one, if it may have something to claim. It is asked for `room` jobs."""
 
     def take(self, tenant: T, most: int) -> int:
         """Take the first jobs of a tenant. Returns how many it had, up to `most`."""
@@ -61,9 +61,9 @@ class Source(Protocol[T]):
         """Take this many jobs off the rate. Called once, after all were taken."""
 
 
-def alike(batch: Sequence[ops.Claim]) -> Iterator[list[ops.Claim]]:
-    """The claims that are picked together."""
-    return (list(run) for _, run in groupby(batch, key=_LOOKS_FOR))
+def alike(calls: Iterable[C], op_of: Callable[[C], Any] = lambda call: call) -> Iterator[list[C]]:
+    """The calls that are picked together, by their claims."""
+    return (list(run) for _, run in groupby(calls, key=lambda call: _LOOKS_FOR(op_of(call))))
 
 
 def room_of(limit: Limit, leased: int, tokens: int) -> int:
@@ -84,7 +84,7 @@ def pick(sources: Iterable[Source[T]], only: str | None, limit: int) -> None:
         if only is None:
             count = serve(source, room)
         else:
-            tenant = source.tenant(only)
+            tenant = source.tenant(only, room)
             count = 0 if tenant is None else source.take(tenant, room)
         if count:
             source.spend(count)

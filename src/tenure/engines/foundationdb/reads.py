@@ -75,7 +75,7 @@ def _rate_allows_at(tx: Tx, queue: str) -> Iterator[int]:
     if not list(tx.scan(*tx.keys.span(k.READY, queue), limit=1)):
         return
     bucket = Bucket(tx, queue, limit)
-    if bucket.available <= 0:
+    if bucket.tokens < limit.per_ms:
         yield bucket.counted_at - -(limit.per_ms - bucket.tokens) // limit.rate
 
 

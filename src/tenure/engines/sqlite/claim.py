@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from tenure.core.claim import UNLIMITED, InOrder, alike, pick, room_of
+from tenure.core.claim import InOrder, alike, pick, room_of
 from tenure.core.limits import refilled
 from tenure.core.moves import move, resume, settle
 from tenure.core.upkeep import Swept, sweep
@@ -129,10 +129,10 @@ class Source:
                 return
             offset += room
 
-    def tenant(self, name: str) -> TenantBook | None:
+    def tenant(self, name: str, room: int) -> TenantBook | None:
         tenant = self._tx.books.tenant(self._book.name, name)
         if tenant is not None:
-            self._share, self._first[tenant] = UNLIMITED, tenant.only_lane()
+            self._share, self._first[tenant] = room, tenant.only_lane()
         return tenant
 
     def take(self, tenant: TenantBook, most: int) -> int:
