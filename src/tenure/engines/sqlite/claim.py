@@ -131,8 +131,9 @@ class Source:
 
     def tenant(self, name: str, room: int) -> TenantBook | None:
         tenant = self._tx.books.tenant(self._book.name, name)
-        if tenant is not None:
-            self._share, self._first[tenant] = room, tenant.only_lane()
+        if tenant is None or tenant.room <= 0:
+            return None
+        self._share, self._first[tenant] = room, tenant.only_lane()
         return tenant
 
     def take(self, tenant: TenantBook, most: int) -> int:
