@@ -39,23 +39,27 @@ class Tenant(Protocol):
 T = TypeVar("T", bound=Tenant)
 
 
-class Source(Protocol[T]):
-    """A queue that a claim takes from."""
+class Turns(Protocol[T]):
+    """The tenants of a queue, and what is taken from them."""
 
     served: int  # the turn that was served last
-
-    def room(self) -> int:
-        """How many more jobs the limits of the queue let start. See `room_of`."""
 
     def tenants(self, room: int) -> Iterator[T]:
         """All that may have something to claim, in the order of turns and names. They should be
         fetched in pages: most claims need no more than `room` of them."""
 
-    def tenant(self, name: str, room: int) -> T | None:
-        """This one, if it may have something to claim. It is asked for `room` jobs."""
-
     def take(self, tenant: T, most: int) -> int:
         """Take the first jobs of a tenant. Returns how many it had, up to `most`."""
+
+
+class Source(Turns[T], Protocol[T]):
+    """A queue that a claim takes from."""
+
+    def room(self) -> int:
+        """How many more jobs the limits of the queue let start. See `room_of`."""
+
+    def tenant(self, name: str, room: int) -> T | None:
+        """This one, if it may have something to claim. It is asked for `room` jobs."""
 
     def spend(self, count: int) -> None:
         """Take this many jobs off the rate. Called once, after all were taken."""
@@ -93,7 +97,7 @@ def pick(sources: Iterable[Source[T]], only: str | None, limit: int) -> None:
             return
 
 
-def serve(source: Source[T], room: int) -> int:
+def serve(source: Turns[T], room: int) -> int:
     """Serve the tenants in turns. Returns how many jobs they had."""
     take, served = source.take, source.served
 

@@ -151,7 +151,6 @@ EXEMPT: dict[str, dict[str, str]] = {
     "": {
         "core.explain.*": _EXPLAIN,
         "explain.*": _EXPLAIN,
-        "turns.*": _EXPLAIN,
         "reads._explain": _EXPLAIN,
         "reads.Snapshot.now": _EXPLAIN,
         "reads.Snapshot.news": _EXPLAIN,

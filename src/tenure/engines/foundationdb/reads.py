@@ -10,12 +10,13 @@ from typing import Any
 
 import msgspec
 
+from tenure.core.explain import explain
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb import lists, side_records, transfer
 from tenure.engines.foundationdb.bucket import Bucket
 from tenure.engines.foundationdb.clocks import now_of
 from tenure.engines.foundationdb.due import lease_is_over_at
-from tenure.engines.foundationdb.explain import explain_job
+from tenure.engines.foundationdb.explain import FdbFacts
 from tenure.engines.foundationdb.jobs import jobs_of, summaries_of
 from tenure.engines.foundationdb.record import Held
 from tenure.engines.foundationdb.transaction import read_slots, schedule_of
@@ -51,6 +52,13 @@ def _seen(tx: Tx, ids: Sequence[str], grant: Grant | None) -> list[Held]:
     if grant is None:
         return there
     return [held for held in there if grant.allows(held.record.queue, held.record.tenant)]
+
+
+def _explain(tx: Tx, query: queries.Explain) -> Found:
+    held = _seen(tx, [query.id], query.grant)
+    if not held:
+        return JobNotFound(query.id)
+    return explain(FdbFacts(tx, jobs_of(tx, held)[0], held[0].record), query.grant)
 
 
 def get_jobs(tx: Tx, query: queries.GetJobs) -> Found:
@@ -360,7 +368,7 @@ def get_timetable(tx: Tx, query: queries.GetTimetable) -> Found:
 _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
     queries.GetJob: get_job,
     queries.GetJobs: get_jobs,
-    queries.Explain: explain_job,
+    queries.Explain: _explain,
     queries.ListJobs: lists.list_jobs,
     queries.ListSummaries: lists.list_summaries,
     queries.FindIds: lists.find_ids,
