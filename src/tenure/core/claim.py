@@ -22,7 +22,7 @@ L = TypeVar("L")
 
 # Adjacent claims with the same of these are picked together, and the jobs are dealt out in order.
 _LOOKS_FOR = attrgetter("queues", "tenant", "not_groups")
-_BY_TURN = attrgetter("turn", "name")
+BY_TURN = attrgetter("turn", "name")
 
 
 class Tenant(Protocol):
@@ -110,7 +110,7 @@ def serve(source: Turns[T], room: int) -> int:
             tenant.turn = served + stride
         return count
 
-    count = InOrder(source.tenants(room), _BY_TURN, take_turn).take(room)
+    count = InOrder(source.tenants(room), BY_TURN, take_turn).take(room)
     source.served = served
     return count
 

@@ -8,10 +8,10 @@ that is due is ready. Facts that cost something are methods, called only when ne
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from tenure.core.claim import UNLIMITED, serve
+from tenure.core.claim import BY_TURN, UNLIMITED, serve
 from tenure.core.limits import EVERYTHING, Rules, TenantGroup
 from tenure.model import ops, why
 from tenure.model.job import FINAL, Job, State
@@ -102,25 +102,28 @@ class Line:
 
 
 class DryRun:
-    """The tenants of a queue that have something to claim. Implements core.claim.Turns."""
+    """The tenants of a queue that have something to claim, or those of them that matter. Implements
+    core.claim.Turns. others_ahead: how many of the others have an earlier turn."""
 
-    def __init__(self, served: int, lines: Iterable[Line]) -> None:
+    def __init__(self, served: int) -> None:
         self.served = served
-        self.lines = sorted(lines, key=lambda line: (line.turn, line.name))
+        self.lines: dict[str, Line] = {}
+        self.others_ahead = 0
 
     def tenants(self, room: int) -> Iterator[Line]:
-        return iter(self.lines)
+        return iter(sorted(self.lines.values(), key=BY_TURN))
 
     def take(self, line: Line, most: int) -> int:
         return line.take(most)
 
     def ahead_of(self, tenant: str) -> int:
-        """How many have their turn before this one."""
-        return [line.name for line in self.lines].index(tenant)
+        """How many have an earlier turn than this one."""
+        mine = BY_TURN(self.lines[tenant])
+        return self.others_ahead + sum(BY_TURN(line) < mine for line in self.lines.values())
 
     def takes(self, tenant: str, ahead: int, room: int) -> bool:
         """Whether a claim with this room takes a job of a tenant that has so many before it."""
-        (mine,) = (line for line in self.lines if line.name == tenant)
+        mine = self.lines[tenant]
         mine.count = UNLIMITED
         serve(self, room)
         return mine.taken > ahead
@@ -168,9 +171,8 @@ class Facts(Protocol):
         groups let them start. May stop at MOST_AHEAD."""
 
     def turns(self, room: int) -> DryRun | None:
-        """The tenants that have something to claim, its own and at least the first MOST_AHEAD, if
-        they have an order. If `room` is not 0, the jobs that each may start are counted, and at
-        least the first `room` tenants are there."""
+        """The tenants that have something to claim, if they have an order: at least its own. If
+        `room` is not 0, so many that a claim with this room serves no other, with their jobs."""
 
 
 def explain(facts: Facts, grant: Grant | None) -> why.Explained:
@@ -256,14 +258,14 @@ class _Explaining:
         in_lane, ahead = facts.ahead()
         yield from self._limits(rooms)
         room = rooms.get("queue", UNLIMITED)
-        turns = facts.turns(room if 0 < room <= MOST_TURNS else 0)
+        turns = facts.turns(0)
         tenants = 0 if turns is None else turns.ahead_of(job.tenant)
         self.claimable = (
             not is_paused
             and in_lane < rooms.get("group", UNLIMITED)
             and ahead < rooms.get("tenant", UNLIMITED)
             and ahead + tenants < room  # each of these tenants takes at least one
-            and (turns is None or room > MOST_TURNS or turns.takes(job.tenant, ahead, room))
+            and (room > MOST_TURNS or self._has_turn(ahead, room))
         )
         # Programs that call `claim` themselves are not known as workers, but their leases are.
         if sees_queue and not facts.is_worked_on() and not has_worker(facts.records, job.queue):
@@ -277,6 +279,10 @@ class _Explaining:
             None if turns is None or not sees_queue else min(tenants, why.MOST_AHEAD),
             max(0, min(shown)) if shown else None,
         )
+
+    def _has_turn(self, ahead: int, room: int) -> bool:
+        turns = self._facts.turns(room)
+        return turns is None or turns.takes(self._job.tenant, ahead, room)
 
     def _limits(self, rooms: dict[why.Scope, int]) -> Iterator[why.AnyReason]:
         """Those that let no job start. Notes the room that each leaves."""

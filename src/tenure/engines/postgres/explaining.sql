@@ -113,6 +113,12 @@ UNION
 SELECT t.id, t.tenant, t.turn, t.stride, t.max_leased, t.leased, t.open_lanes
 FROM unnest(%(ids)s::integer[]) w (id)
     CROSS JOIN LATERAL (SELECT * FROM tenure.tenants k WHERE k.id = w.id OFFSET 0) t;
+-- name: why_tenants_ahead
+SELECT count(*)::integer FROM (
+    SELECT FROM tenure.tenants
+    WHERE queue = %(queue)s AND open AND (turn, tenant) < (%(turn)s, %(tenant)s)
+        AND id <> ALL (%(ids)s::integer[])
+    LIMIT %(most)s) x;
 -- name: why_startable
 SELECT w.id, coalesce(sum(x.startable), 0), count(x.startable)
 FROM unnest(%(tenants)s::integer[]) w (id) LEFT JOIN LATERAL (

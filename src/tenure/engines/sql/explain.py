@@ -209,32 +209,38 @@ class SqlFacts:
         return in_lane, count
 
     def turns(self, room: int) -> DryRun:
-        ids = sorted({self._books.tenant, *self._lanes_of})
-        most = max(why.MOST_AHEAD, room) + len(ids)
-        params = {"queue": self._books.queue, "most": most, "ids": self._snapshot.listed(ids)}
-        tenants = [Tenant(*row) for row in self._db.named("why_tenants", params)]
-        share = max(2, room // len(tenants))
-        counted = self._counted([one.id for one in tenants], share) if room else {}
-        lines, served = [], self._books.served
-        for one in tenants:
+        """Without room, only the tenants of changed lanes are read, and the others are counted."""
+        books, ids = self._books, sorted({self._books.tenant, *self._lanes_of})
+        params = {"queue": books.queue, "ids": self._snapshot.listed(ids)}
+        rows = self._db.named("why_tenants", params | {"most": room + len(ids) if room else 0})
+        share = max(2, room // len(rows))
+        counted = self._counted([row[0] for row in rows], share) if room else {}
+        run = DryRun(books.served)
+        for tenant in map(Tenant._make, rows):
+            lanes = self._lanes_of.get(tenant.id, [])
             # An open lane has at least one job that may start.
-            unchanged = one.open_lanes - sum(lane.open for lane in self._lanes_of.get(one.id, ()))
-            count, lanes = counted.get(one.id, (unchanged, 0))
-            count_all = partial(self._count_all, one, room) if lanes == share else None
-            line = Line(one.name, one.turn, one.stride, self._capped(one, count), count_all)
-            served = max(served, self._fold(line, one))
-            if line.count or one.id == self._books.tenant:
-                lines.append(line)
-        return DryRun(served, lines)
+            unchanged = tenant.open_lanes - sum(lane.open for lane in lanes)
+            found, looked_at = counted.get(tenant.id, (unchanged, 0))
+            count_all = partial(self._count_all, tenant, room) if looked_at == share else None
+            count = self._capped(tenant, found)
+            line = Line(tenant.name, tenant.turn, tenant.stride, count, count_all)
+            news = [self._news[lane.id] for lane in lanes if lane.id in self._news]
+            run.served = max(run.served, self._fold(line, news) if news else 0)
+            if count or tenant.id == books.tenant:
+                run.lines[tenant.name] = line
+        if not room:
+            mine = run.lines[self.job.tenant]
+            place = {"turn": mine.turn, "tenant": mine.name, "most": why.MOST_AHEAD}
+            ((run.others_ahead,),) = self._db.named("why_tenants_ahead", params | place)
+        return run
 
-    def _fold(self, line: Line, tenant: Tenant) -> int:
+    def _fold(self, line: Line, news: Sequence[News]) -> int:
         """Move the turn of a tenant as the news says. Returns the turn that was served last."""
-        lanes = (lane.id for lane in self._lanes_of.get(tenant.id, ()))
-        news = [self._news[lane] for lane in lanes if lane in self._news]
         times = sum(one.served for one in news)
-        beside = DryRun(self._books.served, [Line(line.name, line.turn, line.stride, times)])
+        beside = DryRun(self._books.served)
+        beside.lines[line.name] = mine = Line(line.name, line.turn, line.stride, times)
         serve(beside, times)
-        line.turn = max([beside.lines[0].turn, *(one.turn or 0 for one in news)])
+        line.turn = max([mine.turn, *(one.turn or 0 for one in news)])
         last = line.turn - line.stride if times else 0
         return max([beside.served, last, *(one.last_turn or 0 for one in news)])
 

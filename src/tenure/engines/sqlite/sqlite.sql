@@ -1044,6 +1044,11 @@ SELECT * FROM (
 UNION
 SELECT t.id, t.tenant, t.turn, t.stride, t.max_leased, t.leased, t.open_lanes
 FROM json_each(:ids) e CROSS JOIN tenure_tenants t ON t.id = e.value;
+-- name: why_tenants_ahead
+SELECT count(*) FROM (
+    SELECT 1 FROM tenure_tenants INDEXED BY tenure_tenants_turn
+    WHERE queue = :queue AND open = 1 AND (turn, tenant) < (:turn, :tenant)
+        AND id NOT IN (SELECT value FROM json_each(:ids)) LIMIT :most);
 -- name: why_startable
 SELECT tenant, sum(startable), count(*) FROM (
     SELECT l.tenant, iif(l.max_leased IS NULL, l.ready, min(l.ready, l.max_leased - l.leased))
