@@ -148,6 +148,13 @@ def test_a_claim_of_one_tenant_keeps_to_the_limits(queue: Queue) -> None:
     assert queue.claim("q", tenant="bolt", limit=5) == []
 
 
+def test_a_claim_of_one_job_of_a_tenant_that_is_full_takes_none(queue: Queue) -> None:
+    fill(queue, 3, tenant="a")
+    queue.limits.set("q", tenant="a", concurrency=1)
+    for expected in (1, 0, 0):
+        assert len(queue.claim("q", tenant="a", limit=1)) == expected
+
+
 @pytest.mark.queue_limit
 def test_claims_that_come_together_keep_to_the_limits(queue: Queue, apply: Apply) -> None:
     queue.limits.set("q", concurrency=5)

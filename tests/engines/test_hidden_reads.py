@@ -10,6 +10,7 @@ import pytest
 import tenure
 from tenure import JobNotFound
 from tenure.engines.sql import lists, reads
+from tenure.engines.sqlite.db import Db
 from tenure.model import queries
 from tenure.model.ops import Grant
 from tenure.queue import store_of
@@ -26,6 +27,30 @@ def test_a_job_that_must_not_be_seen_is_not_read(
         monkeypatch.setattr(reads, "job_of", fail)
         monkeypatch.setattr(lists, "job_of", fail)
         acme = Grant(tenants=("acme",))
-        for query in (queries.GetJob("a", grant=acme), queries.ListRelated("a", 20, grant=acme)):
+        for query in (
+            queries.GetJob("a", grant=acme),
+            queries.ListRelated("a", 20, grant=acme),
+            queries.Explain("a", grant=acme),
+        ):
             assert isinstance(store_of(queue).do(query), JobNotFound)
         assert store_of(queue).do(queries.GetJobs(("a",), grant=acme)).jobs == []
+
+
+def test_why_a_job_waits_that_must_not_be_seen_is_not_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it waits for may be a long list."""
+    one, ran = Db.one, list[str]()
+
+    def noted(db: Db, name: str, *params: Any) -> Any:
+        ran.append(name)
+        return one(db, name, *params)
+
+    with tenure.connect(f"sqlite:///{tmp_path}/jobs.db") as queue:
+        parents = [queue.enqueue("q", tenant="other").id for _ in range(100)]
+        queue.enqueue("q", id="a", tenant="other", after=parents)
+        monkeypatch.setattr(Db, "one", noted)
+        for tenants, expected in ((("acme",), []), (("acme", "other"), ["read_job"])):
+            ran.clear()
+            store_of(queue).do(queries.Explain("a", grant=Grant(tenants=tenants)))
+            assert [name for name in ran if name in ("read_job", "why_books")] == expected

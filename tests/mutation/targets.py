@@ -242,6 +242,7 @@ _BEFORE_ALL = {
 # Tests that need two transactions at once.
 _GRANTS_RACE = (_tests("tests/engines/postgres/test_grants.py"),)
 _CORE_ALSO = {
+    "claim": (_tests("tests/unit/test_claim_policy.py"),),
     "errors": (_tests("tests/engines/postgres/test_error_groups.py"),),
     "grants": _GRANTS_RACE,
     "enqueue": _GRANTS_RACE,
@@ -363,7 +364,7 @@ _SETTINGS: dict[str, frozenset[str]] = {
         {"_FEW_QUEUES", "_MOST_JOBS", "_MOST_BYTES"}
     ),
     "src/tenure/engines/foundationdb/pick.py": frozenset(
-        {"WINDOW", "MOST_HELD_BACK", "_FIRST_LOOK"}
+        {"WINDOW", "MOST_HELD_BACK", "_FIRST_LOOK", "_TURN", "_WINDOW_TURNS"}
     ),
     "src/tenure/engines/foundationdb/reads.py": frozenset({"_AT_ONCE", "_FIRST_ENDING"}),
     "src/tenure/engines/foundationdb/record.py": frozenset({"PART_BYTES"}),

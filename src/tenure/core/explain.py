@@ -1,47 +1,29 @@
-"""Explain: turns what a store knows about a job into the reasons that hold it back.
+"""Explain: what holds a job back, found out by a dry run of the next claim.
 
-An engine provides the facts, all of one snapshot. They describe the store as the next claim would
-find it: a claim first sweeps, so an expired lease holds no limit, and a job that is due is ready.
-Facts that cost something are methods, called only when needed.
+An engine provides the facts, all of one snapshot, and nothing is changed. They describe the store
+as the next claim would find it: a claim first sweeps, so an expired lease holds no limit, and a job
+that is due is ready. Facts that cost something are methods, called only when needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from tenure.core.claim import BY_TURN, UNLIMITED, serve
 from tenure.core.limits import EVERYTHING, Rules, TenantGroup
 from tenure.features.live_workers.data import has_worker, last_seen
 from tenure.model import ops, why
-from tenure.model.job import FINAL, State
+from tenure.model.job import FINAL, Job, State
 from tenure.model.ops import Grant
 from tenure.model.past_records import heard_at
 from tenure.model.pause_records import pause_note
-from tenure.model.record_queries import ListRecords
-from tenure.model.records import Record
+from tenure.model.record_queries import Read
 
+MOST_TURNS = 1_000  # that it is worth to look ahead
 NO_GRANT = Grant()
-
-
-class Subject(why.Subject, Protocol):
-    """The job."""
-
-    @property
-    def attempts(self) -> int: ...
-    @property
-    def max_attempts(self) -> int: ...
-    @property
-    def run_at(self) -> int: ...
-    @property
-    def expires_at(self) -> int | None: ...
-    @property
-    def worker(self) -> str: ...
-    @property
-    def started_at(self) -> int | None: ...
-    @property
-    def lease_until(self) -> int | None: ...
-    @property
-    def finished_at(self) -> int | None: ...
+K = TypeVar("K")
 
 
 class Other(NamedTuple):
@@ -53,39 +35,129 @@ class Other(NamedTuple):
     state: State
 
 
-class Place(NamedTuple):
-    """What comes before a ready job: jobs in its lane, jobs of its tenant that the limits of their
-    groups let start, and tenants, if they have an order. None is counted beyond MOST_AHEAD."""
+class Swept(Generic[K]):
+    """What the sweep before the next claim changes, by lane: leases that end, and the places of
+    jobs that join or leave the line."""
 
-    in_lane: int
-    of_tenant: int
-    tenants: int | None
+    def __init__(self, now: int) -> None:
+        self.ended: Counter[K] = Counter()
+        self.joined: dict[K, list[Any]] = defaultdict(list)
+        self.left: dict[K, list[Any]] = defaultdict(list)
+        self._now = now
+
+    def add(
+        self,
+        lane: K,
+        place: Any,
+        state: State,
+        is_ready: bool,
+        is_last: bool,
+        expires_at: int | None,
+    ) -> None:
+        """A job that is due. is_last: whether it has no attempt left."""
+        dies = expires_at is not None and expires_at <= self._now
+        if state is State.LEASED:
+            self.ended[lane] += 1
+            dies = dies or is_last
+        if is_ready and dies:
+            self.left[lane].append(place)
+        elif not is_ready and not dies:
+            self.joined[lane].append(place)
+
+    def ready(self, lane: K) -> int:
+        """How many more jobs of a lane are ready, or fewer."""
+        return len(self.joined[lane]) - len(self.left[lane])
+
+    def before(self, lane: K, place: Any) -> int:
+        """The same of those before a place."""
+        joined = [one for one in self.joined[lane] if one < place]
+        return len(joined) - len([one for one in self.left[lane] if one < place])
+
+
+class Line:
+    """A tenant in a dry run. count: how many of its jobs may start, or at least some of them if
+    `count_all` counts all."""
+
+    def __init__(
+        self,
+        name: str,
+        turn: int,
+        stride: int,
+        count: int,
+        count_all: Callable[[], int] | None = None,
+    ) -> None:
+        self.name = name
+        self.turn = turn
+        self.stride = stride
+        self.count = count
+        self.taken = 0
+        self._count_all = count_all
+
+    def take(self, most: int) -> int:
+        if self.taken + most > self.count and self._count_all is not None:
+            self.count, self._count_all = self._count_all(), None
+        count = min(most, self.count - self.taken)
+        self.taken += count
+        return count
+
+
+class DryRun:
+    """The tenants of a queue that have something to claim, or those of them that matter. Implements
+    core.claim.Turns. others_ahead: how many of the others have an earlier turn."""
+
+    def __init__(self, served: int) -> None:
+        self.served = served
+        self.lines: dict[str, Line] = {}
+        self.others_ahead = 0
+
+    def tenants(self, room: int) -> Iterator[Line]:
+        return iter(sorted(self.lines.values(), key=BY_TURN))
+
+    def take(self, line: Line, most: int) -> int:
+        return line.take(most)
+
+    def ahead_of(self, tenant: str) -> int:
+        """How many have an earlier turn than this one."""
+        mine = BY_TURN(self.lines[tenant])
+        return self.others_ahead + sum(BY_TURN(line) < mine for line in self.lines.values())
+
+    def takes(self, tenant: str, ahead: int, room: int) -> bool:
+        """Whether a claim with this room takes a job of a tenant that has so many before it."""
+        mine = self.lines[tenant]
+        mine.count = UNLIMITED
+        serve(self, room)
+        return mine.taken > ahead
 
 
 class Facts(Protocol):
     """What an engine knows about a job."""
 
     @property
-    def job(self) -> Subject: ...
+    def job(self) -> Job: ...
     @property
     def now(self) -> int: ...
     @property
-    def in_line(self) -> bool:
-        """Whether the job is pending and ready, as stored."""
+    def rules(self) -> Rules:
+        """The limits that may apply to the job."""
+
+    @property
+    def records(self) -> Read: ...
+    @property
+    def is_ready(self) -> bool:
+        """Whether the job is in line, as stored."""
 
     @property
     def lease_is_over(self) -> bool:
-        """Whether the job is leased, and the next claim takes the lease back."""
-
-    @property
-    def rules(self) -> Rules:
-        """The limits that may apply to the job."""
+        """Whether the next claim takes the lease of the job back."""
 
     def parents(self) -> tuple[Sequence[Other], int]:
         """Jobs that it waits for, the first PARENTS_LOOKED_AT by id, and how many there are."""
 
     def used(self, scope: TenantGroup) -> int:
         """How many leases count against a limit."""
+
+    def is_worked_on(self) -> bool:
+        """Whether any job of the queue is leased."""
 
     def holders(self, scope: TenantGroup) -> Sequence[Other]:
         """Some of the jobs that hold them: at least MOST_HOLDERS, if there are that many."""
@@ -94,63 +166,56 @@ class Facts(Protocol):
         """The tokens in the bucket of the queue's rate limit, and the time they were counted at:
         later than now if the clock was set back."""
 
-    def is_worked_on(self) -> bool:
-        """Whether any job of the queue is leased."""
+    def ahead(self) -> tuple[int, int]:
+        """How many jobs come before it in its lane, and of its tenant, if the limits of their
+        groups let them start. May stop at MOST_AHEAD."""
 
-    def records(self, part: ListRecords) -> list[Record]:
-        """Records of the same snapshot."""
-
-    def place(self) -> Place:
-        """Its place, if it is ready."""
-
-    def is_among_first(self, count: int, place: Place) -> bool:
-        """Whether it is among the first jobs that a claim takes, if the queue has room for only
-        this many. Called if the tenant's own limits leave room for it. May be approximate if
-        there is room for more jobs than one claim takes."""
+    def turns(self, room: int) -> DryRun | None:
+        """The tenants that have something to claim, if they have an order: at least its own. If
+        `room` is not 0, so many that a claim with this room serves no other, with their jobs."""
 
 
 def explain(facts: Facts, grant: Grant | None) -> why.Explained:
     """What holds the job back, without what the grant does not allow to see."""
-    claimable, reasons = _Explaining(facts, grant or NO_GRANT).result()
-    return why.explained(facts.job, facts.now, claimable, reasons)
-
-
-class _Bound(NamedTuple):
-    """A concurrency limit that applies to the job."""
-
-    scope: why.Scope
-    leases: TenantGroup  # that count against it
-    limit: ops.Limit
-    concurrency: int
+    explaining = _Explaining(facts, grant or NO_GRANT)
+    reasons = list(explaining.reasons())
+    return why.explained(facts.job, facts.now, explaining.claimable, reasons)
 
 
 class _Explaining:
     def __init__(self, facts: Facts, grant: Grant) -> None:
+        self.claimable = False
         self._facts = facts
         self._job = facts.job
         self._grant = grant
+        self._sees_queue: bool = grant.tenants is None  # figures of the whole queue
 
-    def result(self) -> tuple[bool, list[why.AnyReason]]:
+    def reasons(self) -> Iterator[why.AnyReason]:
         job, facts = self._job, self._facts
+        has_expired = job.expires_at is not None and job.expires_at <= facts.now
         if job.state in FINAL:
-            return False, [self._finished(job.finished_at or 0)]
-        reasons: list[why.AnyReason] = []
+            yield self._finished(job.finished_at or 0)
+            return
         if job.state is State.LEASED:
             until = job.lease_until or 0
             if not facts.lease_is_over:
-                return False, [why.Running(job.worker, job.started_at, until)]
-            dies = job.attempts >= job.max_attempts or self._has_expired()
-            reasons.append(why.LeaseOver(job.worker, until, dies))
+                yield why.Running(job.worker, job.started_at, until)
+                return
+            dies = has_expired or job.attempts >= job.max_attempts
+            yield why.LeaseOver(job.worker, until, dies)
             if dies:
-                return False, reasons
-        elif self._has_expired():
-            assert job.expires_at is not None
-            return False, [why.Expired(job.expires_at)]
-        blocks = [*self._pauses(), *self._not_yet()]
-        if any(isinstance(one, why.WaitsFor | why.Delayed) for one in blocks):
-            return False, [*reasons, *blocks]
-        claimable, more = self._ready(held_back=bool(blocks))
-        return claimable, [*reasons, *blocks, *more]
+                return
+        elif has_expired:
+            yield why.Expired(job.expires_at or 0)
+            return
+        pauses = list(self._pauses())
+        yield from pauses
+        if job.state is State.WAITING:
+            yield self._waits_for()
+        elif job.state is State.PENDING and not facts.is_ready and job.run_at > facts.now:
+            yield why.Delayed(job.run_at, job.attempts, job.max_attempts)
+        else:
+            yield from self._in_line(is_paused=bool(pauses))
 
     def _finished(self, at: int) -> why.Finished:
         job = self._job
@@ -158,126 +223,101 @@ class _Explaining:
             return why.Finished(at, job.worker)
         return why.Finished(at, job.worker, heard_at(self._facts.records, job.id, at))
 
-    def _has_expired(self) -> bool:
-        return self._job.expires_at is not None and self._job.expires_at <= self._facts.now
-
     def _pauses(self) -> Iterator[why.Paused]:
-        job, rules = self._job, self._facts.rules
+        job = self._job
         scopes: list[tuple[why.Scope, TenantGroup]] = [
             ("queue", EVERYTHING),
             ("tenant", (job.tenant, None)),
+            ("group", (job.tenant, job.group)),
+            ("group", ("*", job.group)),
         ]
-        if job.group:
-            scopes += [("group", (job.tenant, job.group)), ("group", ("*", job.group))]
         for scope, names in scopes:
-            if rules.of(*names).paused:
-                yield self._paused(scope, names)
+            if self._facts.rules.of(*names).paused:
+                note = None
+                if self._sees_queue or names[0] == job.tenant:
+                    note = pause_note(self._facts.records, job.queue, *names)
+                known = () if note is None else (note.since, note.by, note.reason)
+                yield why.Paused(scope, *names, *known)
 
-    def _paused(self, scope: why.Scope, names: TenantGroup) -> why.Paused:
-        note = None
-        if self._sees_queue or names[0] == self._job.tenant:
-            note = pause_note(self._facts.records, self._job.queue, *names)
-        if note is None:
-            return why.Paused(scope, *names)
-        return why.Paused(scope, *names, note.since, note.by, note.reason)
-
-    def _not_yet(self) -> Iterator[why.AnyReason]:
-        job, facts = self._job, self._facts
-        if job.state is State.WAITING:
-            found, count = facts.parents()
-            failed = (State.DEAD, State.CANCELLED)
-            # They come in the order of their ids. One that is done has not told all children yet.
-            last = State.DONE
-            found = sorted(found, key=lambda one: (one.state not in failed, one.state is last))
-            yield why.WaitsFor([self._parent(one) for one in found[: why.MOST_PARENTS]], count)
-        elif job.state is State.PENDING and not facts.in_line and job.run_at > facts.now:
-            yield why.Delayed(job.run_at, job.attempts, job.max_attempts)
-
-    def _parent(self, one: Other) -> why.Parent:
-        return why.Parent(one.id, one.state if self._grant.allows(one.queue, one.tenant) else None)
+    def _waits_for(self) -> why.WaitsFor:
+        found, count = self._facts.parents()
+        failed, last = (State.DEAD, State.CANCELLED), State.DONE
+        # They come in the order of their ids. One that is done has not told all children yet.
+        found = sorted(found, key=lambda one: (one.state not in failed, one.state is last))
+        parents = [
+            why.Parent(one.id, one.state if self._grant.allows(one.queue, one.tenant) else None)
+            for one in found[: why.MOST_PARENTS]
+        ]
+        return why.WaitsFor(parents, count)
 
     # A job that is ready ------------------------------------------------------------------------
 
-    def _ready(self, held_back: bool) -> tuple[bool, list[why.AnyReason]]:
-        facts, place = self._facts, self._facts.place()
-        reasons: list[why.AnyReason] = []
+    def _in_line(self, is_paused: bool) -> Iterator[why.AnyReason]:
+        facts, job, sees_queue = self._facts, self._job, self._sees_queue
         rooms: dict[why.Scope, int] = {}
-        for bound in self._bounds():
-            used = facts.used(bound.leases)
-            rooms[bound.scope] = bound.concurrency - used
-            if rooms[bound.scope] <= 0:
-                reasons.append(self._limited(bound, used))
-        by_rate = self._room_by_rate()
-        if by_rate is not None:
-            room, next_at = by_rate
-            rooms["queue"] = min(room, rooms.get("queue", room))
-            if room <= 0:
-                reasons.append(why.RateLimited(next_at if self._sees_queue else None))
-        claimable = not held_back and not reasons and self._fits(rooms, place)
-        reasons += self._no_worker()
-        line = self._in_line(rooms, place)
-        if claimable and not line.ahead and not line.tenants_ahead:
-            return True, [*reasons, why.Next()]
-        return claimable, [*reasons, line]
+        in_lane, ahead = facts.ahead()
+        yield from self._limits(rooms)
+        room = rooms.get("queue", UNLIMITED)
+        turns = facts.turns(0)
+        tenants = 0 if turns is None else turns.ahead_of(job.tenant)
+        self.claimable = (
+            not is_paused
+            and in_lane < rooms.get("group", UNLIMITED)
+            and ahead < rooms.get("tenant", UNLIMITED)
+            and ahead + tenants < room  # each of these tenants takes at least one
+            and (room > MOST_TURNS or self._has_turn(ahead, room))
+        )
+        # Programs that call `claim` themselves are not known as workers, but their leases are.
+        if sees_queue and not facts.is_worked_on() and not has_worker(facts.records, job.queue):
+            yield why.NoWorker(last_seen(facts.records, job.queue))
+        if self.claimable and not ahead and not (sees_queue and tenants):
+            yield why.Next()
+            return
+        shown = [room for scope, room in rooms.items() if scope != "queue" or sees_queue]
+        yield why.InLine(
+            min(ahead, why.MOST_AHEAD),
+            None if turns is None or not sees_queue else min(tenants, why.MOST_AHEAD),
+            max(0, min(shown)) if shown else None,
+        )
 
-    def _bounds(self) -> Iterator[_Bound]:
+    def _has_turn(self, ahead: int, room: int) -> bool:
+        turns = self._facts.turns(room)
+        return turns is None or turns.takes(self._job.tenant, ahead, room)
+
+    def _limits(self, rooms: dict[why.Scope, int]) -> Iterator[why.AnyReason]:
+        """Those that let no job start. Notes the room that each leaves."""
         job, rules = self._job, self._facts.rules
-        found: list[tuple[why.Scope, TenantGroup, ops.Limit | None]] = [
+        bounds: list[tuple[why.Scope, TenantGroup, ops.Limit | None]] = [
             ("queue", EVERYTHING, rules.whole),
             ("tenant", (job.tenant, None), rules.tenant_limit(job.tenant)),
             ("group", (job.tenant, job.group), rules.group_limit(job.tenant, job.group)),
         ]
-        for scope, leases, limit in found:
+        for scope, leases, limit in bounds:
             if limit is not None and limit.concurrency is not None:
-                yield _Bound(scope, leases, limit, limit.concurrency)
+                used = self._facts.used(leases)
+                rooms[scope] = limit.concurrency - used
+                if rooms[scope] <= 0:
+                    yield self._limited(scope, leases, limit, used)
+        whole = rules.whole
+        if whole.rate is not None and whole.per_ms is not None:
+            tokens, at = self._facts.bucket()
+            room = tokens // whole.per_ms
+            rooms["queue"] = min(room, rooms.get("queue", room))
+            if room <= 0:
+                next_at = at - (tokens - whole.per_ms) // whole.rate
+                yield why.RateLimited(next_at if self._sees_queue else None)
 
-    def _limited(self, bound: _Bound, used: int) -> why.Limited:
-        shown = bound.scope != "queue" or self._sees_queue
-        holders = [
-            one.id
-            for one in self._facts.holders(bound.leases)
-            if self._grant.allows(one.queue, one.tenant)
-        ]
+    def _limited(
+        self, scope: why.Scope, leases: TenantGroup, limit: ops.Limit, used: int
+    ) -> why.Limited:
+        holders = self._facts.holders(leases)
+        ids = [one.id for one in holders if self._grant.allows(one.queue, one.tenant)]
+        is_shown = scope != "queue" or self._sees_queue
         return why.Limited(
-            bound.scope,
-            used if shown else None,
-            bound.concurrency if shown else None,
-            holders[: why.MOST_HOLDERS],
-            bound.limit.tenant,
-            bound.limit.group,
+            scope,
+            used if is_shown else None,
+            limit.concurrency if is_shown else None,
+            ids[: why.MOST_HOLDERS],
+            limit.tenant,
+            limit.group,
         )
-
-    @property
-    def _sees_queue(self) -> bool:
-        """Whether the caller may see figures of the whole queue."""
-        return self._grant.tenants is None
-
-    def _room_by_rate(self) -> tuple[int, int] | None:
-        """How many jobs the rate lets start now, and when it lets the next one start."""
-        limit = self._facts.rules.whole
-        if limit.rate is None or limit.per_ms is None:
-            return None
-        tokens, at = self._facts.bucket()
-        missing = max(0, limit.per_ms - tokens)
-        return tokens // limit.per_ms, at - -missing // limit.rate
-
-    def _no_worker(self) -> Iterator[why.NoWorker]:
-        """Programs that call `claim` themselves are not known as workers, but their leases are."""
-        facts, queue = self._facts, self._job.queue
-        if not self._sees_queue or facts.is_worked_on() or has_worker(facts.records, queue):
-            return
-        yield why.NoWorker(last_seen(facts.records, queue))
-
-    def _fits(self, rooms: dict[why.Scope, int], place: Place) -> bool:
-        """Whether its place is within all limits."""
-        if place.in_lane >= rooms.get("group", place.in_lane + 1):
-            return False
-        if place.of_tenant >= rooms.get("tenant", place.of_tenant + 1):
-            return False
-        return "queue" not in rooms or self._facts.is_among_first(rooms["queue"], place)
-
-    def _in_line(self, rooms: dict[why.Scope, int], place: Place) -> why.InLine:
-        shown = [room for scope, room in rooms.items() if scope != "queue" or self._sees_queue]
-        tenants = place.tenants if self._sees_queue else None
-        room = max(0, min(shown)) if shown else None
-        return why.InLine(min(place.of_tenant, why.MOST_AHEAD), tenants, room)

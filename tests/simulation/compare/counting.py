@@ -22,7 +22,6 @@ import psycopg
 
 from tenure.engines.postgres.db import Db as PostgresDb
 from tenure.engines.postgres.statements import statements
-from tenure.engines.sqlite.claim import Picks
 from tenure.engines.sqlite.db import Db as SqliteDb
 from tenure.engines.sqlite.statements import SQL
 from tenure.errors import TenureError
@@ -66,8 +65,6 @@ def moved(result: Any) -> int:
             return 1
         case ops.Slots() | ops.Fired() | ops.Corrected() | TenureError():
             return 0
-        case Picks():
-            return len(result.rows)
         case list():
             answers = bool(result) and isinstance(result[0], ops.Answer)
             return sum(map(moved, result)) if answers else len(result)

@@ -19,8 +19,6 @@ from tenure.model.ops import Limit
 _decode = msgspec.msgpack.Decoder(tuple[int, int]).decode
 _encode = msgspec.msgpack.Encoder().encode
 
-UNLIMITED = 2**31
-
 
 def fill(tx: Tx, queue: str, tokens: int) -> None:
     """Set the bucket to this many parts of a token."""
@@ -44,7 +42,6 @@ class Bucket:
         self.tokens: int = 0  # `per_ms` of them for each job
         self._at = self._part = 0
         if limit.rate is None or limit.per_ms is None:
-            self.available: int = UNLIMITED  # how many claims the rate allows now
             return
         ask(tx)
         found = tx.tr.get(tx.keys.pack(k.BUCKET, queue)).value
@@ -54,7 +51,6 @@ class Bucket:
         self.tokens = refilled(stored[0], passed_ms, limit)
         if self._at < stored[1]:
             _put(tx, queue, self.tokens, self._at)
-        self.available = self.tokens // limit.per_ms
 
     def _passed_since(self, at: int) -> tuple[int, int]:
         """The elapsed whole milliseconds, and the moment up to which they count."""

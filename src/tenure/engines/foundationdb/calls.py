@@ -35,11 +35,6 @@ class Call:
         self.left: int = op.limit
         self.jobs: list[Job] = []
 
-    @property
-    def looks_for(self) -> tuple[object, ...]:
-        """Claims with the same value can be served from one scan."""
-        return self.op.queues, self.op.tenant, self.op.not_groups
-
 
 def calls_of(batch: Sequence[ops.Claim | ops.Once]) -> tuple[list[Call], list[Keyed]]:
     """All claims in order, and the keyed calls among them."""

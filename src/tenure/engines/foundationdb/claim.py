@@ -18,11 +18,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from tenure.core.claim import alike
 from tenure.core.moves import move, settle
 from tenure.core.upkeep import Swept, sweep
 from tenure.engines.foundationdb import keys as k
@@ -238,9 +239,9 @@ class Claims:
             return plan
         found = _read_keyed(tx, calls, plan)
         taking = [call for call in calls if call.keyed is None or call.keyed in found]
-        for _, some in groupby(taking, key=lambda call: call.looks_for):
+        for some in alike(taking, attrgetter("op")):
             used = sum(counted for _, _, counted in plan.dealt)
-            plan.dealt += _want(tx, list(some), most - used, self._spread, plan.seen)
+            plan.dealt += _want(tx, some, most - used, self._spread, plan.seen)
         for keyed, stored in found.items():
             wanted = plan.jobs_of(keyed)
             if wanted:

@@ -1,12 +1,14 @@
-"""Picks jobs for a claim: a tenant at random, by weight, then the first job of its lanes, within
-all limits. Uses snapshot reads; only the counts of limits add conflict ranges."""
+"""Fetches what core.claim picks from. Tenants have their turns at random, by weight, so that claims
+of several servers do not all want the same jobs. Uses snapshot reads; only the counts of limits add
+conflict ranges."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any, NamedTuple
 
+from tenure.core.claim import InOrder, pick, room_of
 from tenure.core.limits import EVERYTHING, TenantGroup
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.bucket import Bucket
@@ -21,6 +23,8 @@ WINDOW = 256  # tenants, or lanes of a tenant, that are read together
 MOST_HELD_BACK = 1000  # lanes that one transaction skips
 _FIRST_LOOK = 8  # jobs of a lane that are read at once
 _NUMBERS = 4  # in a READY key, before the id
+_TURN = 2**40  # from one turn of a tenant to its next, on average, if its weight is 1
+_WINDOW_TURNS = 2**60  # more than those of all turns in a window
 
 
 class Ready(NamedTuple):
@@ -32,8 +36,8 @@ class Ready(NamedTuple):
     group: str
 
 
-class Room:
-    """The room that the limits of a queue leave."""
+class Leases:
+    """The leases that count against the limits of a queue."""
 
     def __init__(self, tx: Tx, rules: Rules) -> None:
         self._tx = tx
@@ -77,38 +81,58 @@ class Room:
 class Lane:
     """The jobs of one group, in order."""
 
-    def __init__(self, tx: Tx, queue: str, tenant: str, group: str, look: int) -> None:
-        self._tx = tx
-        self._tenant, self._group = tenant, group
-        self._begin, self._end = tx.keys.span(k.READY, queue, tenant, group)
+    def __init__(self, picker: Picker, tenant: str, group: str, look: int) -> None:
+        self.group = group
+        self._picker = picker
+        self._tenant = tenant
+        self._begin, self._end = picker.tx.keys.span(k.READY, picker.queue, tenant, group)
         self._prefix = len(self._begin) - 1
         self._look = look
         self._asked: Any = self._ask()
+        self._head: Ready | None = None  # the next job, if it was read
         self._found: list[Ready] = []
         self._more = True
-        self.is_empty: bool = False
+        self._count = 0  # jobs taken
 
     def _ask(self) -> Any:
         # Fetch many jobs in one reply, instead of some at a time.
-        mode = self._tx.store.handle.StreamingMode
-        return self._tx.tr.snapshot.get_range(
+        mode = self._picker.tx.store.handle.StreamingMode
+        return self._picker.tx.tr.snapshot.get_range(
             self._begin,
             self._end,
             limit=self._look,
             streaming_mode=mode.want_all if self._look > _FIRST_LOOK else mode.iterator,
         )
 
-    def next(self) -> Ready | None:
-        """Remove and return the next job in line."""
+    def place(self) -> Ready | None:
+        """The next job, or None if there is none that may start."""
+        if self._head is None and self._has_room():
+            self._head = self._next()
+        return self._head
+
+    def _has_room(self) -> bool:
+        """A lane was opened because it had room."""
+        return not self._count or self._picker.has_room(self._tenant, self.group)
+
+    def take(self, most: int) -> int:
+        """Pick the first jobs. Returns how many there were."""
+        before = self._count
+        while self._count - before < most and (ready := self.place()) is not None:
+            self._picker.picked.append(ready)
+            self._picker.limits.take(ready.tenant, ready.group)
+            self._head = None
+            self._count += 1
+        return self._count - before
+
+    def _next(self) -> Ready | None:
         if not self._found and self._more:
             rows = list(self._asked if self._asked is not None else self._ask())
-            self.is_empty = self._asked is not None and not rows
             self._asked = None
             self._more = len(rows) == self._look
             for row in rows:
                 order = bytes(row.key)[self._prefix :]
                 job_id = last_str(order, after_ints(order, 0, _NUMBERS))
-                self._found.append(Ready(order, job_id, self._tenant, self._group))
+                self._found.append(Ready(order, job_id, self._tenant, self.group))
             if rows:
                 self._begin = bytes(rows[-1].key) + b"\x00"
             self._found.reverse()
@@ -117,45 +141,29 @@ class Lane:
 
 
 class TenantJobs:
-    """The jobs of a tenant in order, across all groups that have room."""
+    """A tenant, and its jobs across all groups that have room. Its turns come by chance, as often
+    as its weight says: those of all tenants together are like draws by weight."""
 
-    def __init__(self, picker: Picker, tenant: str) -> None:
+    def __init__(self, picker: Picker, tenant: str, first_turn: int) -> None:
         self._picker = picker
-        self.tenant = tenant
+        self.name = tenant
+        self._weight = picker.rules.weight(tenant)
+        self.turn: int = first_turn + self.stride
+        self.jobs: InOrder[Lane] = InOrder(self._lanes(), Lane.place, Lane.take)
         self._windows: Iterator[list[str]] | None = None
-        self._opened: list[tuple[str, Lane]] | None = None  # their first jobs are requested
-        self._heads: list[tuple[Ready, Lane]] = []
-        self._served: Lane | None = None  # whose next job has not been read yet
-        self._lanes = 0
+        self._opened: list[Lane] | None = None  # their first jobs are requested
+        self._any = False
 
-    def next(self) -> Ready | None:
-        """Remove and return the first job that no limit holds back."""
-        picker = self._picker
-        if not picker.has_room(self.tenant, None):
-            return None
-        self._move_up()
-        while not picker.should_park_lanes:
-            while self._heads:
-                ready, lane = heapq.heappop(self._heads)
-                if picker.has_room(self.tenant, ready.group):
-                    self._served = lane
-                    return ready
-            if not self._open_lanes():
-                return None
-        return None
-
-    def _move_up(self) -> None:
-        """Read the job after the last one taken, only now that it is needed."""
-        lane, self._served = self._served, None
-        following = None if lane is None else lane.next()
-        if lane is not None and following is not None:
-            heapq.heappush(self._heads, (following, lane))
+    @property
+    def stride(self) -> int:
+        """Another one each time."""
+        return 1 + int(self._picker.tx.store.chance.expovariate(self._weight) * _TURN)
 
     def ask_groups(self) -> None:
         """Request the tenant's groups, without waiting."""
         if self._windows is None:
             picker = self._picker
-            within = (k.LANE, picker.queue, self.tenant)
+            within = (k.LANE, picker.queue, self.name)
             self._windows = ring(picker.tx, ask_ring(picker.tx, *within), *within)
 
     def ask_jobs(self) -> bool:
@@ -167,35 +175,32 @@ class TenantJobs:
         groups = next(self._windows, None)
         picker = self._picker
         if groups is None:
-            if not self._lanes and picker.op.tenant is None:
-                picker.idle.append(Idle(picker.queue, self.tenant, None, False))
+            if not self._any and picker.op.tenant is None:
+                picker.idle.append(Idle(picker.queue, self.name, None, False))
             return False
-        self._lanes += len(groups)
+        self._any = True
         wanted = [
             group
             for group in groups
-            if group not in picker.not_groups and picker.has_room(self.tenant, group)
+            if group not in picker.not_groups and picker.has_room(self.name, group)
         ]
         look = picker.look if len(wanted) < _FIRST_LOOK else min(picker.look, _FIRST_LOOK)
-        self._opened = [(g, Lane(picker.tx, picker.queue, self.tenant, g, look)) for g in wanted]
+        self._opened = [Lane(picker, self.name, group, look) for group in wanted]
         return True
 
-    def _open_lanes(self) -> bool:
-        """Open more groups. Returns whether there were any."""
-        if not self.ask_jobs():
-            return False
-        lanes, self._opened = self._opened, None
-        for group, lane in lanes or ():
-            first = lane.next()
-            if first is not None:
-                heapq.heappush(self._heads, (first, lane))
-            elif lane.is_empty:
-                self._picker.idle.append(Idle(self._picker.queue, self.tenant, group, False))
-        return True
+    def _lanes(self) -> Iterator[Lane]:
+        """Those of each window in the order of their first jobs."""
+        picker = self._picker
+        while not picker.should_park_lanes and self.ask_jobs():
+            heads, self._opened = [(lane.place(), lane) for lane in self._opened or ()], None
+            for head, lane in heads:
+                if head is None:
+                    picker.idle.append(Idle(picker.queue, self.name, lane.group, False))
+            yield from (lane for _, lane in sorted((h, one) for h, one in heads if h is not None))
 
 
 class Picker:
-    """Picks jobs of one queue for one claim."""
+    """Picks jobs of one queue for one claim. Implements core.claim.Source."""
 
     def __init__(self, tx: Tx, queue: str, op: ops.Claim, spread: int) -> None:
         self.tx = tx
@@ -203,10 +208,13 @@ class Picker:
         self.op = op
         self.not_groups: frozenset[str] = frozenset(op.not_groups)
         self.rules: Rules = tx.rules(queue)
-        self.room: Room = Room(tx, self.rules)
+        self.limits: Leases = Leases(tx, self.rules)
+        self.picked: list[Ready] = []
         self.idle: list[Idle] = []
         self.look: int = 1
+        self.served: int = 0
         self._spread = spread
+        self._most = 0
         self._held_back = 0
 
     @property
@@ -219,7 +227,7 @@ class Picker:
         """Whether a lane, or a tenant, may have one more lease."""
         if not self.rules.limits:
             return True
-        left = self.room.tenant(tenant) if group is None else self.room.group(tenant, group)
+        left = self.limits.tenant(tenant) if group is None else self.limits.group(tenant, group)
         if left is None or left > 0:
             return True
         self._held_back += 1
@@ -227,69 +235,64 @@ class Picker:
         return False
 
     def pick(self, most: int) -> list[Ready]:
-        """Pick up to `most` jobs. They count against the limits from now on."""
+        """Pick up to `most` jobs. They count against the limits from now on. If claims were lost
+        recently, picks some of the first jobs instead of the very first."""
+        self._most = most
+        pick([self], self.op.tenant, most * self._spread)
+        return self.picked
+
+    def room(self) -> int:
         whole = self.rules.whole
-        if whole.paused or most <= 0:
-            return []
-        left = self.room.left(EVERYTHING, whole.concurrency)
-        most = most if left is None else min(most, left)
-        bucket = Bucket(self.tx, self.queue, whole)
-        most = min(most, bucket.available)
-        if most <= 0:
-            return []
-        self.look = max(1, min(most * self._spread, 1000))
-        picked = self._pick(most)
-        self.room.write()
-        bucket.use(len(picked))
-        return picked
+        if whole.paused:
+            return 0
+        self._bucket = Bucket(self.tx, self.queue, whole)
+        leased = 0 if whole.concurrency is None else self.tx.in_use(self.queue, EVERYTHING)
+        self._most = min(self._most, room_of(whole, leased, self._bucket.tokens))
+        self.look = max(1, min(self._most * self._spread, 1000))
+        return self._most if self.rules.any_concurrency else min(self._most * self._spread, 4096)
 
-    def _pick(self, most: int) -> list[Ready]:
-        """If claims were lost recently, pick some of the first jobs instead of the very first."""
-        if self._spread == 1 or self.rules.any_concurrency:
-            return list(self._in_turns(most))
-        found = list(self._in_turns(min(most * self._spread, 4096)))
-        if len(found) <= most:
-            return found
-        return sorted(self.tx.store.chance.sample(found, most))
-
-    def _in_turns(self, most: int) -> Iterator[Ready]:
-        count = 0
-        windows = iter([[self.op.tenant]]) if self.op.tenant is not None else self._tenants()
-        for tenants in windows:
-            lines = {tenant: TenantJobs(self, tenant) for tenant in tenants}
-            turns: list[TenantJobs] = []
-            while lines and count < most and not self.should_park_lanes:
-                if not turns:
-                    turns = self._draw(lines, most - count)
-                line = turns.pop()
-                if line.tenant not in lines:
-                    continue
-                ready = line.next()
-                if ready is None:
-                    del lines[line.tenant]
-                else:
-                    count += 1
-                    self.room.take(ready.tenant, ready.group)
-                    yield ready
-            if count >= most or self.should_park_lanes:
-                return
-
-    def _draw(self, lines: dict[str, TenantJobs], turns: int) -> list[TenantJobs]:
-        """Draw the next turns by chance and weight. The reads for all of them are started at once,
-        unless some may be held back: then they would be wasted."""
-        weights = [self.rules.weight(tenant) for tenant in lines]
-        drawn = self.tx.store.chance.choices(list(lines.values()), weights, k=turns)
-        if not self.rules.hold_back and turns > 1:
-            different = list(dict.fromkeys(drawn))
-            for line in different:
-                line.ask_groups()
-            for line in different:
-                line.ask_jobs()
-        return drawn
-
-    def _tenants(self) -> Iterator[list[str]]:
+    def tenants(self, room: int) -> Iterator[TenantJobs]:
+        """In the order of their first turns, one window after the other."""
         within = (k.TURN, self.queue)
-        return ring(self.tx, ask_ring(self.tx, *within), *within)
+        for n, names in enumerate(ring(self.tx, ask_ring(self.tx, *within), *within)):
+            lines = [TenantJobs(self, name, n * _WINDOW_TURNS) for name in names]
+            lines.sort(key=attrgetter("turn"))
+            asked = 0
+            for at, line in enumerate(lines):
+                if self.should_park_lanes:
+                    return
+                if at == asked:
+                    asked += self._ask(lines[at:], room - len(self.picked))
+                yield line
+
+    def _ask(self, lines: list[TenantJobs], turns: int) -> int:
+        """Start the reads for as many tenants as are likely to be served in so many turns. If some
+        may be held back, their reads might be wasted, and are not started. Returns how many
+        tenants were looked at."""
+        if self.rules.hold_back or turns <= 1:
+            return len(lines)
+        different = len(lines) * (1 - (1 - 1 / len(lines)) ** turns)
+        asked = lines[: max(1, round(different))]
+        for line in asked:
+            line.ask_groups()
+        for line in asked:
+            line.ask_jobs()
+        return len(asked)
+
+    def tenant(self, name: str, room: int) -> TenantJobs | None:
+        return TenantJobs(self, name, 0)
+
+    def take(self, tenant: TenantJobs, most: int) -> int:
+        if self.should_park_lanes or not self.has_room(tenant.name, None):
+            return 0
+        left = self.limits.tenant(tenant.name)
+        return tenant.jobs.take(most if left is None else min(most, left))
+
+    def spend(self, count: int) -> None:
+        if count > self._most:
+            self.picked = sorted(self.tx.store.chance.sample(self.picked, self._most))
+        self.limits.write()
+        self._bucket.use(len(self.picked))
 
 
 def prefetch(tx: Tx, queue: str, op: ops.Claim) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 
 import msgspec
 
+from tenure.core.explain import explain
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb import lists, side_records, transfer
 from tenure.engines.foundationdb.bucket import Bucket
 from tenure.engines.foundationdb.clocks import now_of
 from tenure.engines.foundationdb.due import lease_is_over_at
-from tenure.engines.foundationdb.explain import explain_job
+from tenure.engines.foundationdb.explain import FdbFacts
 from tenure.engines.foundationdb.jobs import jobs_of, summaries_of
 from tenure.engines.foundationdb.record import Held
 from tenure.engines.foundationdb.transaction import read_slots, schedule_of
@@ -54,6 +55,13 @@ def _seen(tx: Tx, ids: Sequence[str], grant: Grant | None) -> list[Held]:
     return [held for held in there if grant.allows(held.record.queue, held.record.tenant)]
 
 
+def _explain(tx: Tx, query: queries.Explain) -> Found:
+    held = _seen(tx, [query.id], query.grant)
+    if not held:
+        return JobNotFound(query.id)
+    return explain(FdbFacts(tx, jobs_of(tx, held)[0], held[0].record), query.grant)
+
+
 def get_jobs(tx: Tx, query: queries.GetJobs) -> Found:
     there = _seen(tx, query.ids, query.grant)
     return queries.page_of(query, lists.read_jobs(tx, there))
@@ -76,7 +84,7 @@ def _rate_allows_at(tx: Tx, queue: str) -> Iterator[int]:
     if not list(tx.scan(*tx.keys.span(k.READY, queue), limit=1)):
         return
     bucket = Bucket(tx, queue, limit)
-    if bucket.available <= 0:
+    if bucket.tokens < limit.per_ms:
         yield bucket.counted_at - -(limit.per_ms - bucket.tokens) // limit.rate
 
 
@@ -361,7 +369,7 @@ def get_timetable(tx: Tx, query: queries.GetTimetable) -> Found:
 _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
     queries.GetJob: get_job,
     queries.GetJobs: get_jobs,
-    queries.Explain: explain_job,
+    queries.Explain: _explain,
     queries.ListJobs: lists.list_jobs,
     queries.ListSummaries: lists.list_summaries,
     queries.FindIds: lists.find_ids,

@@ -156,8 +156,8 @@ class Explaining(Reads):
                 free = False
                 at = self._rate_allows_at(job.queue, now)
                 yield why.RateLimited(None if of_others else at)
-        ahead = min(self._ahead(record), why.MOST_AHEAD)
-        tenants = None if of_others else min(self._tenants_ahead(job), why.MOST_AHEAD)
+        ahead = min(self._ahead(job, now), why.MOST_AHEAD)
+        tenants = None if of_others else min(self._tenants_ahead(job, now), why.MOST_AHEAD)
         claimable = free and job.id in self._claims_all(job.queue, now)
         if not of_others:
             yield from self._no_worker(job.queue, now)
@@ -193,44 +193,27 @@ class Explaining(Reads):
         limits = [self._limit(queue, *scope) for scope in scopes]
         return next((one for one in limits if one.concurrency is not None), None)
 
-    def _ahead(self, record: Record) -> int:
+    def _lifted(self, queue: str, *scopes: tuple[str | None, str | None]) -> Explaining:
+        """A copy in which these limits, and that of the queue, hold nothing back."""
+        twin = self._copy()
+        for scope in ((None, None), *scopes):
+            twin._limits[queue, *scope] = Limit(queue, *scope, 2**31)
+        return twin
+
+    def _ahead(self, job: Job, now: int) -> int:
         """How many jobs of its tenant come before a ready job: all of its own group, and of other
         groups as many as their limits allow to start."""
-        job, count = record.job, 0
-        mine = [r for r in self._live.values() if _lane(r)[:2] == _lane(record)[:2]]
-        for group in {r.job.group for r in mine}:
-            lane = [r for r in mine if r.job.group == group]
-            before = sum(r.ready and r.order < record.order for r in lane)
-            bound = self._group_bound(job.queue, job.tenant, group)
-            if group != job.group and bound is not None:
-                leased = sum(r.job.state is State.LEASED for r in lane)
-                before = min(before, max(0, bound - leased))
-            count += before
-        return count
+        own = (job.tenant, None), (job.tenant, job.group), ("*", job.group)
+        op = ops.Claim((job.queue,), "nobody", 1, tenant=job.tenant)
+        picked = self._lifted(job.queue, *own)._pick(job.queue, op, len(self._live), now)
+        return [record.job.id for record in picked].index(job.id)
 
-    def _tenants_ahead(self, job: Job) -> int:
+    def _tenants_ahead(self, job: Job, now: int) -> int:
         """How many other tenants have a job that could start, and their turn earlier."""
-        mine = (self._turns[job.queue, job.tenant], job.tenant)
+        twin, mine = self._lifted(job.queue), (self._turns[job.queue, job.tenant], job.tenant)
         count = 0
         for queue, tenant in self._turns:
             if queue == job.queue and (self._turns[queue, tenant], tenant) < mine:
-                count += self._can_start(queue, tenant)
+                op = ops.Claim((queue,), "nobody", 1, tenant=tenant)
+                count += bool(twin._pick(queue, op, 1, now))
         return count
-
-    def _can_start(self, queue: str, tenant: str) -> bool:
-        live = [r for r in self._live.values() if _lane(r)[:2] == (queue, tenant)]
-        leased = [r for r in live if r.job.state is State.LEASED]
-        bound = self._tenant_bound(queue, tenant)
-        if bound is not None and len(leased) >= bound:
-            return False
-        for record in live:
-            group = record.job.group
-            bound = self._group_bound(queue, tenant, group)
-            in_group = sum(r.job.group == group for r in leased)
-            if record.ready and (bound is None or in_group < bound):
-                return True
-        return False
-
-
-def _lane(record: Record) -> tuple[str, str, str]:
-    return record.job.queue, record.job.tenant, record.job.group

@@ -1,19 +1,21 @@
-"""Claim: tenants take turns, each tenant's jobs in order, within all limits.
+"""Claims. Fetches what core.claim picks from, and leases what it picked.
 
 The books are locked first, so that nothing changes while deciding. Candidates are fetched locked,
-each tenant's in order and within the limits of the tenant and its lanes. The turns are decided
-here. All picked jobs are then leased in one statement.
+each tenant's in order and within the limits of the tenant and its lanes. All picked jobs are then
+leased in one statement.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
+from tenure.core.claim import alike, pick, room_of
 from tenure.core.limits import refilled
 from tenure.core.moves import move, settle
 from tenure.core.upkeep import Swept, sweep
@@ -37,6 +39,7 @@ class QueueBook:
             self.id, self.name, self.paused, self.max_leased, self.rate, self.per_ms, self.tokens,
             self.tokens_at, self.served, self.leased, self.now, self.due, self.taken, self.beside,
         ) = row  # fmt: skip
+        self.picked = 0  # how many of its jobs
         self._before = self.saved
 
     @property
@@ -47,24 +50,20 @@ class QueueBook:
     def changed(self) -> bool:
         return self.saved != self._before
 
-    def room(self, now: int) -> int:
-        """How many more jobs the queue's own limits allow."""
-        if self.paused:
-            return 0
-        room = 2**31 if self.max_leased is None else self.max_leased - self.leased
-        if self.rate is not None:
-            room = min(room, self._refilled(now) // self.per_ms)
-        return int(room)
+    @property
+    def limit(self) -> Limit:
+        bounds = (self.max_leased, self.rate, self.per_ms, None)
+        return Limit(self.name, None, None, *bounds, self.paused)
 
-    def spend(self, n: int, now: int) -> None:
-        """Take tokens from the bucket for `n` jobs leased at `now`."""
-        if self.rate is not None:
-            self.tokens = self._refilled(now) - n * self.per_ms
+    def refilled(self, now: int) -> int:
+        """The tokens of its rate."""
+        return refilled(self.tokens, now - self.tokens_at, self.limit)
+
+    def spend(self, now: int) -> None:
+        """Take the tokens of the jobs picked, which were leased at `now`."""
+        if self.rate is not None and self.picked:
+            self.tokens = self.refilled(now) - self.picked * self.per_ms
             self.tokens_at = max(self.tokens_at, now)
-
-    def _refilled(self, now: int) -> int:
-        limit = Limit(self.name, None, None, None, self.rate, self.per_ms)
-        return refilled(self.tokens, now - self.tokens_at, limit)
 
 
 class Pick(NamedTuple):
@@ -116,13 +115,12 @@ class TenantJobs:
 
 
 def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
-    """Run adjacent claims. Those that differ only in worker, lease and limit are picked together,
-    and the jobs are distributed in order. The books of all their queues are locked at once. A queue
-    skipped then because it was empty stays skipped: locking it later could deadlock."""
+    """Run adjacent claims, those that look for the same jobs together. The books of all their
+    queues are locked at once. A queue skipped then because it was empty stays skipped: locking it
+    later could deadlock."""
     answers: list[Answer] = []
     names = list(dict.fromkeys(name for op in batch for name in op.queues))
-    alike = groupby(batch, key=lambda op: (op.queues, op.tenant, op.not_groups))
-    waiting = deque(list(run) for _, run in alike)
+    waiting = deque(alike(batch))
     swept = left = False
     while waiting:
         calls = waiting.popleft()
@@ -138,10 +136,8 @@ def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
         hand = iter(picked)
         dealt = [list(islice(hand, op.limit)) for op in calls]
         answers += _lease(tx, calls, dealt)
-        spent = Counter(pick.queue.id for pick in picked)
         for queue in books.values():
-            if spent[queue.id]:
-                queue.spend(spent[queue.id], tx.now)
+            queue.spend(tx.now)
             if queue.changed:
                 tx.db.send("save_queue", *queue.saved, queue.id)
     return answers
@@ -157,7 +153,7 @@ def _open(
     while True:
         sent = tx.db.send("open_books", names, tx.given, swept, True)
         limit = sum(call.limit for call in calls)
-        first = _send(tx, asked[0], calls[0], 0, limit, None) if asked else None
+        first = _send(tx, asked[0], calls[0], 0, limit) if asked else None
         books = {row[1]: QueueBook(row) for row in sent.fetchall()}
         due = [book for _, book in sorted(books.items()) if book.due]
         if not due:
@@ -174,115 +170,81 @@ def _open(
 def _pick(
     tx: Transaction, calls: Sequence[ops.Claim], queues: list[QueueBook], first: Sent | None
 ) -> list[Pick]:
-    op, limit = calls[0], sum(call.limit for call in calls)
-    picked: list[Pick] = []
-    for n, queue in enumerate(queues):
-        if len(picked) == limit:
-            break
-        tx.now = queue.now
-        room = min(limit - len(picked), queue.room(tx.now))
-        if room > 0:
-            mine = first if n == 0 and queue.name == op.queues[0] else None
-            picked += _of_queue(tx, queue, op, room, mine)
+    op, picked = calls[0], list[Pick]()
+    sources = (
+        Source(tx, queue, op, first if queue.name == op.queues[0] else None, picked)
+        for queue in queues
+    )
+    pick(sources, op.tenant, sum(call.limit for call in calls))
     return picked
 
 
 def _send(
-    tx: Transaction, queue: str, op: ops.Claim, past: int, most: int, share: int | None
+    tx: Transaction, queue: str, op: ops.Claim, past: int, most: int, share: int | None = None
 ) -> Sent:
     return tx.db.send("candidates", queue, op.tenant, list(op.not_groups), past, most, share)
 
 
-def _of_queue(
-    tx: Transaction, queue: QueueBook, op: ops.Claim, room: int, first: Sent | None
-) -> list[Pick]:
-    if queue.beside:
-        return _beside(tx, queue, op, room)
-    turns = Turns(tx, queue, op, room, first)
-    picked: list[Pick] = []
-    while len(picked) < room:
-        line, alone = turns.next()
-        if line is None:
-            break
-        n = room - len(picked) if alone or op.tenant is not None else 1
-        rows = turns.take(line, n)
-        picked += [Pick(seq, lane, at, queue, line, group) for lane, group, seq, at in rows]
-        if rows and op.tenant is None:  # a claim of a single tenant does not count as its turn
-            place = max(line.turn, queue.served + 1) + (len(rows) - 1) * line.stride
-            queue.served, line.turn = place, place + line.stride
-        if rows:
-            turns.back(line)
-    return picked
-
-
-def _beside(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> list[Pick]:
-    """Pick jobs while another transaction holds the books: unlocked jobs of the only lane."""
-    picked: list[Pick] = []
-    not_groups = frozenset(op.not_groups)
-    for line in _lines(tx.db.all("candidates_beside", queue.name, room)):
-        wanted = op.tenant in (None, line.name)
-        rows = [row for row in line.rows if wanted and row[1] not in not_groups]
-        picked += [Pick(seq, lane, at, queue, line, group) for lane, group, seq, at in rows]
-        if rows and op.tenant is None:
-            tx.lane(queue.id, rows[0][0]).served += len(rows)
-    return picked
-
-
-class Turns:
-    """The tenants of a queue that can be served, in the order of their turns."""
+class Source:
+    """A queue to pick from. Implements core.claim.Source."""
 
     def __init__(
-        self, tx: Transaction, queue: QueueBook, op: ops.Claim, room: int, first: Sent | None
+        self, tx: Transaction, book: QueueBook, op: ops.Claim, first: Sent | None, into: list[Pick]
     ) -> None:
+        self.served: int = book.served
         self._tx = tx
-        self._queue = queue
+        self._book = book
         self._op = op
+        self._first = first  # the first candidates, if they were requested
+        self._into = into
+        self._room = 0
+        tx.now = book.now
+
+    def room(self) -> int:
+        book = self._book
+        return room_of(book.limit, book.leased, book.refilled(book.now))
+
+    def tenants(self, room: int) -> Iterator[TenantJobs]:
+        past, is_last = 0, False
+        while not is_last:
+            lines = self._read(past, room)
+            yield from (line for line in lines if line.rows)
+            past += len(lines)
+            is_last = len(lines) < room or self._book.beside
+
+    def tenant(self, name: str, room: int) -> TenantJobs | None:
+        return next((line for line in self._read(0, room) if line.name == name), None)
+
+    def _read(self, past: int, room: int) -> list[TenantJobs]:
+        """Candidates of the next tenants in turn, or of the one that the claim asks for. While
+        another transaction holds the books, these are unlocked jobs of the only lane."""
+        tx, queue, op = self._tx, self._book.name, self._op
         self._room = room
-        self._heap: list[tuple[int, str, TenantJobs]] = []
-        self._past = 0  # tenants read so far
-        self._last: tuple[int, str] | None = None  # the turn and name of the last of them
-        self._all = False
-        self._first = first
-
-    def next(self) -> tuple[TenantJobs | None, bool]:
-        """The tenant whose turn it is, and whether it is the only one left."""
-        while not self._all and (
-            self._last is None or not self._heap or self._heap[0][:2] > self._last
-        ):
-            self._read_page()
-        if not self._heap:
-            return None, True
-        line = heapq.heappop(self._heap)[2]
-        return line, self._all and not self._heap
-
-    def back(self, line: TenantJobs) -> None:
-        """Put a tenant back in line."""
-        heapq.heappush(self._heap, (line.turn, line.name, line))
-
-    def take(self, line: TenantJobs, n: int) -> list[Candidate]:
-        """The tenant's next jobs, at most `n`. More are fetched as needed: jobs that others had
-        locked the first time may be free the second."""
-        if len(line.rows) < n and line.may_have_more:
-            line.share = len(line.taken) + self._room
-            found = self._tx.db.all(
-                "candidates", self._queue.name, line.name, list(self._op.not_groups), 0, 1,
-                line.share,
-            )  # fmt: skip
-            line.fill([row[4:8] for row in found if row[6] is not None])
-        return line.take(n)
-
-    def _read_page(self) -> None:
-        page = self._room
+        if self._book.beside:
+            rows = tx.db.all("candidates_beside", queue, room)
+            return _lines([row for row in rows if row[5] not in op.not_groups])
         sent, self._first = self._first, None
-        if sent is None:
-            sent = _send(self._tx, self._queue.name, self._op, self._past, page, None)
-        lines = _lines(sent.fetchall())
-        for line in lines:
-            self._last = (line.turn, line.name)
-            if line.rows:
-                self.back(line)
-        self._past += len(lines)
-        self._all = len(lines) < page or self._op.tenant is not None
+        return _lines((sent or _send(tx, queue, op, past, room)).fetchall())
+
+    def take(self, tenant: TenantJobs, most: int) -> int:
+        """More candidates are fetched as needed: jobs that others had locked the first time may be
+        free the second."""
+        if len(tenant.rows) < most and tenant.may_have_more:
+            tenant.share = len(tenant.taken) + self._room
+            only = replace(self._op, tenant=tenant.name)
+            found = _send(self._tx, self._book.name, only, 0, 1, tenant.share).fetchall()
+            tenant.fill(_candidates(found))
+        rows = tenant.take(most)
+        self._into += [
+            Pick(seq, lane, at, self._book, tenant, group) for lane, group, seq, at in rows
+        ]
+        return len(rows)
+
+    def spend(self, count: int) -> None:
+        book = self._book
+        book.served, book.picked = self.served, count
+        if book.beside and self._op.tenant is None:
+            self._tx.lane(book.id, self._into[-1].lane).served += count
 
 
 def _lines(rows: Sequence[tuple[Any, ...]]) -> list[TenantJobs]:
@@ -290,8 +252,12 @@ def _lines(rows: Sequence[tuple[Any, ...]]) -> list[TenantJobs]:
     for _, run in groupby(rows, key=itemgetter(0)):
         mine = list(run)
         lines.append(TenantJobs(mine[0]))
-        lines[-1].fill([row[4:8] for row in mine if row[6] is not None])
+        lines[-1].fill(_candidates(mine))
     return lines
+
+
+def _candidates(rows: Sequence[tuple[Any, ...]]) -> list[Candidate]:
+    return [row[4:8] for row in rows if row[6] is not None]
 
 
 def _lease(tx: Transaction, calls: Sequence[ops.Claim], dealt: list[list[Pick]]) -> list[Answer]:

@@ -4,10 +4,8 @@
 
 -- name: why_now
 SELECT tenure.moment(%s::bigint);
--- name: why_job
-SELECT j.seq, j.id, s.state, l.id, t.id, q.id, q.queue, t.tenant, l.grp, j.priority, s.run_at, s.at,
-    s.attempts, j.max_attempts, s.worker, s.started_at, s.expires_at, j.options, q.tokens,
-    q.tokens_at, q.served, q.ready, q.leased, t.leased, l.leased
+-- name: why_books
+SELECT j.seq, s.state, l.id, t.id, q.id, q.tokens, q.tokens_at, q.served, q.leased, t.leased
 FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
     JOIN tenure.tenants t ON t.id = l.tenant JOIN tenure.queues q ON q.id = t.queue
 WHERE j.id = %s;
@@ -21,19 +19,15 @@ FROM tenure.deps d
     CROSS JOIN LATERAL (SELECT * FROM tenure.queues k WHERE k.id = l.queue OFFSET 0) q
 WHERE d.child = %(seq)s ORDER BY j.id LIMIT %(most)s;
 -- name: why_news
-SELECT n.lane, l.tenant, n.ready, n.leased, n.served, n.turn, n.last_turn
-FROM (
-    SELECT lane, sum(ready)::bigint AS ready, sum(leased)::bigint AS leased,
-        sum(served)::bigint AS served, max(turn) AS turn, max(last_turn) AS last_turn
-    FROM tenure.news
-    WHERE queue = %(queue)s AND xid >= (
-        SELECT tenure.unfolded(q.folded, q.folded_on) FROM tenure.queues q WHERE q.id = %(queue)s)
-    GROUP BY lane) n
-    CROSS JOIN LATERAL (SELECT k.tenant FROM tenure.lanes k WHERE k.id = n.lane OFFSET 0) l;
+SELECT lane, sum(ready)::bigint, sum(leased)::bigint, sum(served)::bigint, max(turn), max(last_turn)
+FROM tenure.news
+WHERE queue = %(queue)s AND xid >= (
+    SELECT tenure.unfolded(q.folded, q.folded_on) FROM tenure.queues q WHERE q.id = %(queue)s)
+GROUP BY lane;
 -- What a claim would sweep. For leases that expired long ago, see is_due. `queue + 0` makes it use
 -- the index of news that is almost empty.
 -- name: why_swept
-SELECT f.lane, l.tenant, f.state, f.priority, f.seq, f.attempts, j.max_attempts, f.expires_at
+SELECT f.lane, f.state, f.priority, f.seq, f.attempts, j.max_attempts, f.expires_at
 FROM (
     (SELECT s.* FROM tenure.states s
         WHERE s.queue = %(queue)s AND s.state = 3 AND s.state <> 2 AND s.at <= %(now)s
@@ -54,8 +48,7 @@ FROM (
             AND s.expires_at <= %(now)s
         ORDER BY s.expires_at, s.seq LIMIT %(most)s)) f
     CROSS JOIN LATERAL (
-        SELECT k.max_attempts FROM tenure.jobs k WHERE k.seq = f.seq OFFSET 0) j
-    CROSS JOIN LATERAL (SELECT k.tenant FROM tenure.lanes k WHERE k.id = f.lane OFFSET 0) l;
+        SELECT k.max_attempts FROM tenure.jobs k WHERE k.seq = f.seq OFFSET 0) j;
 -- name: why_holders
 SELECT j.id, t.tenant FROM (
         SELECT s.seq, s.at, s.lane FROM tenure.states s
@@ -113,17 +106,19 @@ ORDER BY l.head_priority, l.head_seq LIMIT %(limit)s;
 SELECT l.id, l.tenant, l.open, l.max_leased, l.leased, l.ready FROM unnest(%s::integer[]) w (id)
     CROSS JOIN LATERAL (SELECT * FROM tenure.lanes k WHERE k.id = w.id OFFSET 0) l;
 -- name: why_tenants
-SELECT t.id, t.tenant, t.turn, t.stride, t.max_leased, t.leased, t.open, t.open_lanes
-FROM unnest(%s::integer[]) w (id)
+(SELECT t.id, t.tenant, t.turn, t.stride, t.max_leased, t.leased, t.open_lanes
+    FROM tenure.tenants t WHERE t.queue = %(queue)s AND t.open
+    ORDER BY t.turn, t.tenant LIMIT %(most)s)
+UNION
+SELECT t.id, t.tenant, t.turn, t.stride, t.max_leased, t.leased, t.open_lanes
+FROM unnest(%(ids)s::integer[]) w (id)
     CROSS JOIN LATERAL (SELECT * FROM tenure.tenants k WHERE k.id = w.id OFFSET 0) t;
 -- name: why_tenants_ahead
-SELECT count(*) FROM (
+SELECT count(*)::integer FROM (
     SELECT FROM tenure.tenants
     WHERE queue = %(queue)s AND open AND (turn, tenant) < (%(turn)s, %(tenant)s)
+        AND id <> ALL (%(ids)s::integer[])
     LIMIT %(most)s) x;
--- name: why_open_tenants
-SELECT id, tenant, turn, stride, max_leased, leased, open, open_lanes FROM tenure.tenants
-WHERE queue = %s::integer AND open ORDER BY turn, tenant LIMIT %s::integer;
 -- name: why_startable
 SELECT w.id, coalesce(sum(x.startable), 0), count(x.startable)
 FROM unnest(%(tenants)s::integer[]) w (id) LEFT JOIN LATERAL (

@@ -7,80 +7,43 @@ news in; these changes are added here to the books as read. All counts stop earl
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import NamedTuple
 
-from tenure.core.explain import Other, Place
+from tenure.core.claim import UNLIMITED, serve
+from tenure.core.explain import DryRun, Line, Other, Swept
 from tenure.core.limits import EVERYTHING, Rules, TenantGroup, refilled
 from tenure.engines.sql.limits import mark, unmark
-from tenure.engines.sql.rows import DELAYED, LEASED, READY, STATES, decode_options
-from tenure.engines.sql.snapshot import Row, StoreSnapshot
-from tenure.engines.sql.turns import MOST_TURNS, Line, is_among_first
+from tenure.engines.sql.rows import READY, STATES
+from tenure.engines.sql.snapshot import StoreSnapshot
 from tenure.model import ops, why
-from tenure.model.job import FINAL, IfParentFails, State
+from tenure.model.job import Job, State
 from tenure.model.record_queries import Read
-
-Head = tuple[int, int]  # priority, seq
 
 _MOST_SWEPT = 1_000  # of each kind: what a claim sweeps
 _HOLDERS_LOOKED_AT = 1_000
-_BEFORE_ALL: Head = (-(2**63), 0)
-_PAGES = (2, 8, 32, 128, 512)  # lanes that are read together
+_BEFORE_ALL = (-(2**63), 0)
+_MOST_LANES = 512  # that are read together
 
 
-class StoredJob(NamedTuple):
-    """The row of `why_job`."""
+class Books(NamedTuple):
+    """The books of a job. The row of `why_books`."""
 
     seq: int
-    id: str
-    code: int
+    state: int
     lane: int
-    tenant_id: int
-    queue_id: int
-    queue: str
-    tenant: str
-    group: str
-    priority: int
-    run_at: int
-    at: int | None
-    attempts: int
-    max_attempts: int
-    worker: str
-    started_at: int | None
-    expires_at: int | None
-    options: str | None
+    tenant: int
+    queue: int
     tokens: int
     tokens_at: int
     served: int
-    queue_ready: int
     queue_leased: int
     tenant_leased: int
-    lane_leased: int
-
-    @property
-    def state(self) -> State:
-        return STATES[self.code]
-
-    @property
-    def lease_until(self) -> int | None:
-        return self.at if self.code == LEASED else None
-
-    @property
-    def finished_at(self) -> int | None:
-        return self.at if self.state in FINAL else None
-
-    @property
-    def if_parent_fails(self) -> IfParentFails:
-        return decode_options(self.options).if_parent_fails
-
-    @property
-    def head(self) -> Head:
-        return self.priority, self.seq
 
 
 class Lane(NamedTuple):
-    """A lane, as in the books."""
+    """A row of `why_lanes`."""
 
     id: int
     tenant: int
@@ -89,9 +52,15 @@ class Lane(NamedTuple):
     leased: int
     ready: int
 
+    @property
+    def room(self) -> int:
+        """How many jobs may start."""
+        bound = UNLIMITED if self.max_leased is None else self.max_leased - self.leased
+        return max(0, min(self.ready, bound))
+
 
 class Tenant(NamedTuple):
-    """A tenant, as in the books."""
+    """A row of `why_tenants`."""
 
     id: int
     name: str
@@ -99,312 +68,199 @@ class Tenant(NamedTuple):
     stride: int
     max_leased: int | None
     leased: int
-    open: bool
     open_lanes: int
 
 
-class Changed:
-    """What the next claim changes in the books before it looks at them."""
+class News(NamedTuple):
+    """What is not in the books of a lane yet. See StoreSnapshot.news."""
 
-    def __init__(self, snapshot: StoreSnapshot, job: StoredJob, now: int) -> None:
-        self.lanes: dict[int, list[int]] = defaultdict(list)  # by tenant
-        self.ready: Counter[int] = Counter()  # by lane: how many more, or fewer
-        self.leased: Counter[int] = Counter()
-        self.leased_of: Counter[int] = Counter()  # by tenant
-        self.added: dict[int, list[Head]] = defaultdict(list)  # by lane: jobs that become ready
-        self.removed: dict[int, list[Head]] = defaultdict(list)  # and ready jobs that die
-        self.turns: dict[int, list[Row]] = defaultdict(list)  # by tenant: served, turn, last_turn
-        for lane, tenant, ready, leased, *turn in snapshot.news(job.queue_id):
-            self._change(lane, tenant, ready, leased)
-            self.turns[tenant].append(tuple(turn))
-        seen: set[int] = set()
-        params = {"queue": job.queue_id, "now": now, "most": _MOST_SWEPT}
-        for row in snapshot.db.named("why_swept", params):
-            if row[4] not in seen:
-                seen.add(row[4])
-                self._sweep(row, now)
-
-    def _sweep(self, row: Row, now: int) -> None:
-        lane, tenant, code, priority, seq, attempts, max_attempts, expires_at = row
-        dies = expires_at is not None and expires_at <= now
-        if code == LEASED:
-            self._change(lane, tenant, 0, -1)
-            dies = dies or attempts >= max_attempts
-        if code == READY and dies:
-            self._change(lane, tenant, -1, 0)
-            self.removed[lane].append((priority, seq))
-        elif code in (LEASED, DELAYED) and not dies:
-            self._change(lane, tenant, 1, 0)
-            self.added[lane].append((priority, seq))
-
-    def _change(self, lane: int, tenant: int, ready: int, leased: int) -> None:
-        if lane not in self.ready:
-            self.lanes[tenant].append(lane)
-        self.ready[lane] += ready
-        self.leased[lane] += leased
-        self.leased_of[tenant] += leased
-
-    def room(self, lane: Lane) -> int:
-        """How many jobs of a lane its limit allows to start."""
-        ready = lane.ready + self.ready[lane.id]
-        if lane.max_leased is None:
-            return ready
-        return max(0, min(ready, lane.max_leased - lane.leased - self.leased[lane.id]))
+    lane: int
+    ready: int
+    leased: int
+    served: int
+    turn: int | None
+    last_turn: int | None
 
 
 class SqlFacts:
     """Implements core.explain.Facts."""
 
-    def __init__(self, snapshot: StoreSnapshot, job: StoredJob, records: Read) -> None:
+    def __init__(self, snapshot: StoreSnapshot, job: Job, records: Read) -> None:
         self.job = job
         self.records = records
         self.now: int = snapshot.now()
         self._snapshot = snapshot
         self._db = snapshot.db
+        self._books = Books(*snapshot.db.all("why_books", job.id)[0])
 
     @property
-    def in_line(self) -> bool:
-        return self.job.code == READY
+    def is_ready(self) -> bool:
+        return self._books.state == READY
 
     @property
     def lease_is_over(self) -> bool:
         return self.job.lease_until is not None and self.job.lease_until <= self.now
 
     @cached_property
-    def _changed(self) -> Changed:
-        return Changed(self._snapshot, self.job, self.now)
-
-    @cached_property
     def rules(self) -> Rules:
         job = self.job
         names = {"queue": job.queue, "tenant": mark(job.tenant), "grp": mark(job.group)}
         limits: dict[TenantGroup, ops.Limit] = {}
-        for tenant, grp, concurrency, rate, per_ms, weight, paused in self._db.named(
-            "why_limits", names
-        ):
+        for tenant, grp, bound, rate, per_ms, weight, paused in self._db.named("why_limits", names):
             scope = unmark(tenant), unmark(grp)
-            limits[scope] = ops.Limit(
-                job.queue, *scope, concurrency, rate, per_ms, weight, bool(paused)
-            )
+            bounds = (bound, rate, per_ms, weight, bool(paused))
+            limits[scope] = ops.Limit(job.queue, *scope, *bounds)
         return Rules(job.queue, limits)
 
     def parents(self) -> tuple[Sequence[Other], int]:
-        rows = self._db.named("why_parents", {"seq": self.job.seq, "most": why.PARENTS_LOOKED_AT})
+        params = {"seq": self._books.seq, "most": why.PARENTS_LOOKED_AT}
+        rows = self._db.named("why_parents", params)
         count = int(rows[0][4]) if rows else 0
         return [Other(id, queue, of, STATES[code]) for id, queue, of, code, _ in rows], count
 
     def used(self, scope: TenantGroup) -> int:
-        job, changed = self.job, self._changed
         if scope == EVERYTHING:
-            return job.queue_leased + sum(changed.leased.values())
+            return self._books.queue_leased + self._more_leased.total()
         if scope[1] is None:
-            return job.tenant_leased + changed.leased_of[job.tenant_id]
-        return job.lane_leased + changed.leased[job.lane]
-
-    def holders(self, scope: TenantGroup) -> Sequence[Other]:
-        tenant, group = scope
-        params = {
-            "queue": self.job.queue_id,
-            "now": self.now,
-            "tenant": tenant,
-            "grp": group,
-            "most": _HOLDERS_LOOKED_AT,
-        }
-        rows = self._db.named("why_holders", params)
-        return [Other(id, self.job.queue, of, State.LEASED) for id, of in rows]
-
-    def bucket(self) -> tuple[int, int]:
-        at = self.job.tokens_at
-        return refilled(self.job.tokens, self.now - at, self.rules.whole), max(self.now, at)
+            lanes = self._lanes_of[self._books.tenant]
+            return self._books.tenant_leased + sum(self._more_leased[one.id] for one in lanes)
+        return self._lanes[self._books.lane].leased
 
     def is_worked_on(self) -> bool:
         return self.used(EVERYTHING) > 0
 
-    # Its place ----------------------------------------------------------------------------------
+    def holders(self, scope: TenantGroup) -> Sequence[Other]:
+        tenant, group = scope
+        params = {"queue": self._books.queue, "now": self.now, "most": _HOLDERS_LOOKED_AT}
+        rows = self._db.named("why_holders", {"tenant": tenant, "grp": group, **params})
+        return [Other(id, self.job.queue, of, State.LEASED) for id, of in rows]
 
-    def place(self) -> Place:
-        lanes = dict.fromkeys([self.job.lane, *self._changed.lanes[self.job.tenant_id]])
-        ahead = self._ahead_in(list(lanes))
-        in_lane = ahead.pop(self.job.lane, 0)
-        of_tenant = in_lane
-        for lane in self._lanes(list(ahead)):
-            of_tenant += min(ahead[lane.id], self._changed.room(lane))
-        of_tenant += self._ahead_elsewhere(lanes, why.MOST_AHEAD - of_tenant)
-        return Place(
-            min(in_lane, why.MOST_AHEAD), min(of_tenant, why.MOST_AHEAD), self._tenants_ahead()
-        )
+    def bucket(self) -> tuple[int, int]:
+        at = self._books.tokens_at
+        return refilled(self._books.tokens, self.now - at, self.rules.whole), max(self.now, at)
 
-    def _ahead_in(self, lanes: list[int]) -> dict[int, int]:
-        """How many ready jobs of these lanes come first."""
-        job, changed = self.job, self._changed
-        params = {
-            "queue": job.queue_id,
-            "lanes": self._snapshot.listed(lanes),
-            "priority": job.priority,
-            "seq": job.seq,
-            "most": why.MOST_AHEAD + _MOST_SWEPT,  # of which some may die
-        }
-        counts = dict.fromkeys(lanes, 0)
-        for lane, count in self._db.named("why_ahead", params):
-            counts[lane] = int(count)
-        for lane in counts:
-            counts[lane] += sum(head < job.head for head in changed.added[lane])
-            counts[lane] -= sum(head < job.head for head in changed.removed[lane])
-        return counts
-
-    def _ahead_elsewhere(self, but: dict[int, None], most: int) -> int:
-        """The same in the other open lanes of the tenant, as many as their limits allow to
-        start."""
-        count, after = 0, _BEFORE_ALL
-        for size in _pages():
-            if count >= most:
-                break
-            params = {
-                "queue": self.job.queue_id,
-                "tenant": self.job.tenant_id,
-                "priority": self.job.priority,
-                "seq": self.job.seq,
-                "after_priority": after[0],
-                "after_seq": after[1],
-                "limit": size,
-                "most": most,
-            }
-            rows = self._db.named("why_lanes_before", params)
-            for lane, priority, seq, room, ahead in rows:
-                after = (priority, seq)
-                if lane not in but:
-                    count += ahead if room is None else min(ahead, room)
-            if len(rows) < size:
-                break
-        return count
-
-    def _lanes(self, ids: Sequence[int]) -> list[Lane]:
-        rows = self._db.all("why_lanes", self._snapshot.listed(ids)) if ids else []
-        return [Lane(*row) for row in rows]
+    # What the next claim changes before it looks at the books -----------------------------------
 
     @cached_property
-    def _changed_lanes(self) -> dict[int, list[Lane]]:
-        """By tenant."""
+    def _news(self) -> dict[int, News]:
+        return {row[0]: News(*row) for row in self._snapshot.news(self._books.queue)}
+
+    @cached_property
+    def _swept(self) -> Swept[int]:
+        swept = Swept[int](self.now)
+        params = {"queue": self._books.queue, "now": self.now, "most": _MOST_SWEPT}
+        due = {row[3]: row for row in self._db.named("why_swept", params)}
+        for lane, code, priority, seq, attempts, max_attempts, expires_at in due.values():
+            is_last = attempts >= max_attempts
+            swept.add(lane, (priority, seq), STATES[code], code == READY, is_last, expires_at)
+        return swept
+
+    @cached_property
+    def _more_leased(self) -> Counter[int]:
+        """By lane: how many more jobs are leased, or fewer."""
+        leased = Counter({lane: one.leased for lane, one in self._news.items()})
+        leased.subtract(self._swept.ended)
+        return leased
+
+    @cached_property
+    def _lanes(self) -> dict[int, Lane]:
+        """Those that change, and the job's own, as the claim will find them."""
+        swept, news = self._swept, self._news
+        ids = sorted({self._books.lane, *news, *swept.ended, *swept.joined, *swept.left})
+        lanes: dict[int, Lane] = {}
+        for lane in map(Lane._make, self._db.all("why_lanes", self._snapshot.listed(ids))):
+            ready = lane.ready + swept.ready(lane.id)
+            ready += news[lane.id].ready if lane.id in news else 0
+            leased = lane.leased + self._more_leased[lane.id]
+            lanes[lane.id] = lane._replace(ready=ready, leased=leased)
+        return lanes
+
+    @cached_property
+    def _lanes_of(self) -> dict[int, list[Lane]]:
+        """The same by tenant."""
         found: dict[int, list[Lane]] = defaultdict(list)
-        for lane in self._lanes(list(self._changed.ready)):
+        for lane in self._lanes.values():
             found[lane.tenant].append(lane)
         return found
 
-    @cached_property
-    def _changed_tenants(self) -> list[Tenant]:
-        """The tenants of changed lanes, and the job's own, as in the books."""
-        ids = {self.job.tenant_id, *self._changed.lanes}
-        rows = self._db.all("why_tenants", self._snapshot.listed(sorted(ids)))
-        return [Tenant(*row) for row in rows]
+    # Its place ----------------------------------------------------------------------------------
 
-    @cached_property
-    def _turns(self) -> tuple[dict[int, int], int]:
-        """The turns of changed tenants, by id, and the place of the last turn served."""
-        turns: dict[int, int] = {}
-        last = self.job.served
-        for tenant in self._changed_tenants:
-            mine = self._changed.turns[tenant.id]
-            served = sum(row[0] for row in mine)
-            turn = tenant.turn
-            if served:
-                turn = max(turn, self.job.served + 1) + served * tenant.stride
-            turn = max([turn, *(row[1] for row in mine if row[1] is not None)])
-            if served:
-                last = max(last, turn - tenant.stride)
-            last = max([last, *(row[2] for row in mine if row[2] is not None)])
-            turns[tenant.id] = turn
-        return turns, last
-
-    def _tenants_ahead(self) -> int:
-        turns, _ = self._turns
-        mine = (turns[self.job.tenant_id], self.job.tenant)
-        changed = self._changed_tenants
-        params = {
-            "queue": self.job.queue_id,
-            "turn": mine[0],
-            "tenant": mine[1],
-            "most": why.MOST_AHEAD + len(changed),
+    def ahead(self) -> tuple[int, int]:
+        books, place = self._books, (self.job.priority, self._books.seq)
+        lanes = {lane.id: lane for lane in self._lanes_of[books.tenant]}
+        params = {"queue": books.queue, "tenant": books.tenant, "priority": place[0]}
+        params |= {"seq": place[1], "most": why.MOST_AHEAD + _MOST_SWEPT}  # of which some may die
+        listed = {"lanes": self._snapshot.listed(list(lanes))}
+        before = {
+            lane: count + self._swept.before(lane, place)
+            for lane, count in self._db.named("why_ahead", params | listed)
         }
-        ((count,),) = self._db.named("why_tenants_ahead", params)
-        for tenant in changed:
-            count -= tenant.open and (tenant.turn, tenant.name) < mine
-            if (turns[tenant.id], tenant.name) < mine:
-                count += self._startable(tenant) > 0
-        return min(int(count), why.MOST_AHEAD)
+        in_lane = before.pop(books.lane)
+        count = in_lane + sum(min(before[lane], lanes[lane].room) for lane in before)
+        after, size = _BEFORE_ALL, 2
+        while count < why.MOST_AHEAD and size:
+            page = {"after_priority": after[0], "after_seq": after[1], "limit": size}
+            rows = self._db.named("why_lanes_before", params | page)
+            for lane, priority, seq, room, more in rows:
+                after = (priority, seq)
+                if lane not in lanes:
+                    count += more if room is None else min(more, room)
+            size = min(4 * size, _MOST_LANES) if len(rows) == size else 0
+        return in_lane, count
 
-    def _startable(self, tenant: Tenant) -> int:
-        """How many jobs of a changed tenant its limits allow to start; at least one of those in
-        lanes that have not changed, if there are any."""
-        lanes = self._changed_lanes[tenant.id]
-        return self._capped(tenant, tenant.open_lanes > sum(lane.open for lane in lanes))
+    def turns(self, room: int) -> DryRun:
+        """Without room, only the tenants of changed lanes are read, and the others are counted."""
+        books, ids = self._books, sorted({self._books.tenant, *self._lanes_of})
+        params = {"queue": books.queue, "ids": self._snapshot.listed(ids)}
+        rows = self._db.named("why_tenants", params | {"most": room + len(ids) if room else 0})
+        share = max(2, room // len(rows))
+        counted = self._counted([row[0] for row in rows], share) if room else {}
+        run = DryRun(books.served)
+        for tenant in map(Tenant._make, rows):
+            lanes = self._lanes_of.get(tenant.id, [])
+            # An open lane has at least one job that may start.
+            unchanged = tenant.open_lanes - sum(lane.open for lane in lanes)
+            found, looked_at = counted.get(tenant.id, (unchanged, 0))
+            count_all = partial(self._count_all, tenant, room) if looked_at == share else None
+            count = self._capped(tenant, found)
+            line = Line(tenant.name, tenant.turn, tenant.stride, count, count_all)
+            news = [self._news[lane.id] for lane in lanes if lane.id in self._news]
+            run.served = max(run.served, self._fold(line, news) if news else 0)
+            if count or tenant.id == books.tenant:
+                run.lines[tenant.name] = line
+        if not room:
+            mine = run.lines[self.job.tenant]
+            place = {"turn": mine.turn, "tenant": mine.name, "most": why.MOST_AHEAD}
+            ((run.others_ahead,),) = self._db.named("why_tenants_ahead", params | place)
+        return run
 
-    def _room(self, tenant: Tenant) -> int:
-        if tenant.max_leased is None:
-            return 2**31
-        return max(0, tenant.max_leased - tenant.leased - self._changed.leased_of[tenant.id])
+    def _fold(self, line: Line, news: Sequence[News]) -> int:
+        """Move the turn of a tenant as the news says. Returns the turn that was served last."""
+        times = sum(one.served for one in news)
+        beside = DryRun(self._books.served)
+        beside.lines[line.name] = mine = Line(line.name, line.turn, line.stride, times)
+        serve(beside, times)
+        line.turn = max([mine.turn, *(one.turn or 0 for one in news)])
+        last = line.turn - line.stride if times else 0
+        return max([beside.served, last, *(one.last_turn or 0 for one in news)])
 
-    # Whose turn it is ---------------------------------------------------------------------------
-
-    def is_among_first(self, count: int, place: Place) -> bool:
-        if self.job.queue_ready + sum(self._changed.ready.values()) <= count:
-            return True
-        before = place.of_tenant + (place.tenants or 0)  # each tenant takes at least one
-        if before >= count or place.of_tenant >= why.MOST_AHEAD:
-            return False
-        if count > MOST_TURNS:
-            return True  # most likely
-        turns, served = self._turns
-        mine = Line(self.job.tenant, turns[self.job.tenant_id], self._own_stride, 2**31)
-        return is_among_first(mine, place.of_tenant, self._others(count), served, count)
-
-    @property
-    def _own_stride(self) -> int:
-        (stride,) = (x.stride for x in self._changed_tenants if x.id == self.job.tenant_id)
-        return stride
-
-    def _others(self, most: int) -> list[Line]:
-        """The other tenants that can be served, or as many as have a chance."""
-        turns, _ = self._turns
-        changed = self._changed_tenants
-        known = {tenant.id for tenant in changed}
-        rows = self._db.all("why_open_tenants", self.job.queue_id, most + len(changed))
-        same = [Tenant(*row) for row in rows if row[0] not in known]
-        others = [tenant for tenant in changed if tenant.id != self.job.tenant_id]
-        share = max(2, most // max(1, len(same) + len(others)))
-        counted = self._startable_unchanged([x.id for x in (*same, *others)], share)
-        lines = []
-        for tenant in (*same, *others):
-            found, lanes = counted.get(tenant.id, (0, 0))
-            more = partial(self._startable_of, tenant, most) if lanes == share else None
-            left = self._capped(tenant, found)
-            if left:
-                turn = turns.get(tenant.id, tenant.turn)
-                lines.append(Line(tenant.name, turn, tenant.stride, left, more))
-        return lines
-
-    def _startable_of(self, tenant: Tenant, lanes: int) -> int:
-        """How many jobs of a tenant can start, in this many lanes."""
-        found, _ = self._startable_unchanged([tenant.id], lanes)[tenant.id]
-        return self._capped(tenant, found)
-
-    def _capped(self, tenant: Tenant, unchanged: int) -> int:
-        """How many jobs of a tenant can start, if lanes that have not changed let this many."""
-        found = unchanged + sum(map(self._changed.room, self._changed_lanes[tenant.id]))
-        return min(found, self._room(tenant))
-
-    def _startable_unchanged(self, tenants: list[int], lanes: int) -> dict[int, tuple[int, int]]:
-        """By tenant: how many jobs can start in the first of its open lanes, except changed ones,
+    def _counted(self, tenants: list[int], lanes: int) -> dict[int, tuple[int, int]]:
+        """By tenant: how many jobs may start in the first of its open lanes, except changed ones,
         and how many lanes these are."""
-        params = {
-            "tenants": self._snapshot.listed(tenants),
-            "but": self._snapshot.listed(list(self._changed.ready)),
-            "limit": lanes,
-        }
+        but = self._snapshot.listed(list(self._lanes))
+        params = {"tenants": self._snapshot.listed(tenants), "but": but, "limit": lanes}
         rows = self._db.named("why_startable", params)
         return {tenant: (int(found), int(count)) for tenant, found, count in rows}
 
+    def _count_all(self, tenant: Tenant, lanes: int) -> int:
+        count, _ = self._counted([tenant.id], lanes)[tenant.id]
+        return self._capped(tenant, count)
 
-def _pages() -> Iterator[int]:
-    yield from _PAGES
-    while True:
-        yield _PAGES[-1]
+    def _capped(self, tenant: Tenant, unchanged: int) -> int:
+        """How many jobs of a tenant may start, if lanes that do not change let this many."""
+        lanes = self._lanes_of.get(tenant.id, ())
+        count = unchanged + sum(lane.room for lane in lanes)
+        if tenant.max_leased is None:
+            return count
+        leased = tenant.leased + sum(self._more_leased[lane.id] for lane in lanes)
+        return max(0, min(count, tenant.max_leased - leased))

@@ -11,7 +11,7 @@ import msgspec
 
 from tenure.core.explain import explain
 from tenure.engines.sql import lists
-from tenure.engines.sql.explain import SqlFacts, StoredJob
+from tenure.engines.sql.explain import SqlFacts
 from tenure.engines.sql.limits import unmark
 from tenure.engines.sql.lists import ListSnapshot
 from tenure.engines.sql.rows import WAITING, entry_of, job_of
@@ -20,6 +20,7 @@ from tenure.errors import InvalidInput, JobNotFound, QueueNotFound
 from tenure.features import FINDERS
 from tenure.model import ops, queries
 from tenure.model.fields import MAX_NAME
+from tenure.model.job import Job
 from tenure.model.queries import Found, Query
 from tenure.model.record_queries import FindAnswers, ListRecords
 from tenure.model.records import Record
@@ -81,10 +82,9 @@ def _get_jobs(snapshot: Snapshot, query: queries.GetJobs) -> Found:
 
 
 def _explain(snapshot: Snapshot, query: queries.Explain) -> Found:
-    row = snapshot.db.one("why_job", query.id)
-    job = None if row is None else StoredJob(*row)
-    if job is None or (query.grant and not query.grant.allows(job.queue, job.tenant)):
-        return JobNotFound(query.id)
+    job = _get_job(snapshot, queries.GetJob(query.id, grant=query.grant))
+    if not isinstance(job, Job):
+        return job
     return explain(SqlFacts(snapshot, job, partial(_list_records, snapshot)), query.grant)
 
 

@@ -29,5 +29,5 @@ class StoreSnapshot(Protocol):
         """Values as one parameter of a statement."""
 
     def news(self, queue: int) -> Sequence[Row]:
-        """What is not in the books of a queue yet, by lane: lane, tenant, ready, leased, served,
-        turn, last_turn."""
+        """What is not in the books of a queue yet, by lane: lane, ready, leased, served, turn,
+        last_turn."""

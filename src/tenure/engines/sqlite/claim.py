@@ -1,4 +1,4 @@
-"""Claim: tenants take turns, each tenant's jobs in order, within all limits.
+"""Claims. Fetches what core.claim picks from, and leases what it picked.
 
 Only jobs that can run are looked at: tenants with an open lane, in the order of their turns, and
 lanes with a ready job and room, in the order of their heads.
@@ -6,16 +6,16 @@ lanes with a ready job and room, in the order of their heads.
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, compress, groupby, islice, pairwise, repeat
+from itertools import accumulate, compress, groupby, pairwise, repeat
 from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
+from tenure.core.claim import InOrder, alike, pick, room_of
 from tenure.core.limits import refilled
 from tenure.core.moves import move, resume, settle
 from tenure.core.upkeep import Swept, sweep
@@ -32,8 +32,6 @@ from tenure.model.tally import tally
 _CLAIMED = states.plain(State.PENDING, states.Claimed)
 _BEFORE_ALL: Head = (-(2**63), 0)
 
-# A tenant with something to claim; how many jobs it will get, roughly; its first lane, if known.
-Waiting = tuple[TenantBook, int, LaneBook | None]
 Row = tuple[Any, ...]
 _SEQ, _PAYLOAD, _RARE = 1, 6, 7  # columns of a row
 
@@ -56,20 +54,14 @@ class Picks:
         self.rows: list[Row] = rows
         self.lanes: list[LaneBook] = lanes
 
-    def add(self, rows: list[Row], lanes: list[LaneBook]) -> None:
-        self.rows += rows
-        self.lanes += lanes
-
     def part(self, start: int, end: int) -> Picks:
         return Picks(self.rows[start:end], self.lanes[start:end])
 
 
 def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
-    """Run adjacent claims. Those that differ only in worker, lease and limit are picked together,
-    and the jobs are distributed in order."""
+    """Run adjacent claims, those that look for the same jobs together."""
     answers: list[Answer] = []
-    for _, run in groupby(batch, key=lambda op: (op.queues, op.tenant, op.not_groups)):
-        calls = list(run)
+    for calls in alike(batch):
         queues = [book for name in dict.fromkeys(calls[0].queues) if (book := tx.books.queue(name))]
         # Run due maintenance first: no job may join a lane after jobs were picked from it.
         left = [
@@ -87,8 +79,10 @@ def _claim(
 ) -> Iterator[Answer]:
     tx.shared = len(calls) > 1
     tx.upcoming.clear()
-    ends = list(accumulate((op.limit for op in calls), initial=0))
-    picks = _pick(tx, queues, calls[0], ends[-1])
+    tx.books.flush()
+    op, picks = calls[0], Picks([], [])
+    ends = list(accumulate((call.limit for call in calls), initial=0))
+    pick((Source(tx, queue, op.not_groups, picks) for queue in queues), op.tenant, ends[-1])
     dealt = [picks.part(start, end) for start, end in pairwise(ends)] if tx.shared else [picks]
     tokens = iter(tx.next_tokens(sum(bool(mine.rows) for mine in dealt)) if picks.rows else ())
     for op, mine in zip(calls, dealt, strict=True):
@@ -96,165 +90,148 @@ def _claim(
     settle(tx)
 
 
-def _pick(tx: Transaction, queues: Sequence[QueueBook], op: ops.Claim, limit: int) -> Picks:
-    tx.books.flush()
-    picks = Picks([], [])
-    for queue in queues:
-        left = limit - len(picks.rows)
-        if not left:
-            break
-        tokens = refilled(queue.tokens, tx.now - queue.tokens_at, queue.limit)
-        room = 0 if queue.paused else min(left, _room(queue, tokens))
-        if room <= 0:
-            continue
-        serve = _in_turns if op.tenant is None else _of_tenant
-        found = serve(tx, queue, op, room)
-        if queue.rate is not None and found.rows:
-            queue.tokens = tokens - len(found.rows) * queue.per_ms
-            queue.tokens_at = max(queue.tokens_at, tx.now)
-            tx.books.touch_queue(queue)
-        picks.add(found.rows, found.lanes)
-    return picks
+class Source:
+    """A queue to pick from. Implements core.claim.Source.
 
+    Books that change here are saved with the counts of the jobs picked.
+    """
 
-def _room(queue: QueueBook, tokens: int) -> int:
-    """How many more jobs the queue's own limits allow, with these tokens of its rate."""
-    room = 2**31
-    if queue.max_leased is not None:
-        room = queue.max_leased - queue.counts[LEASED]
-    if queue.rate is not None:
-        room = min(room, tokens // queue.per_ms)
-    return room
+    def __init__(
+        self, tx: Transaction, book: QueueBook, not_groups: Sequence[str], picks: Picks
+    ) -> None:
+        self.served: int = book.served
+        self._tx = tx
+        self._book = book
+        self._not_groups = frozenset(not_groups)
+        self._picks = picks
+        self._limit = book.limit
+        self._tokens = refilled(book.tokens, tx.now - book.tokens_at, self._limit)
+        self._share = 0  # how many jobs a tenant will get, roughly
+        self._first: dict[TenantBook, LaneBook | None] = {}  # lanes, if known
+        self._jobs: dict[TenantBook, InOrder[LaneCursor] | None] = {}  # None: only its head
 
+    def room(self) -> int:
+        return room_of(self._limit, self._book.counts[LEASED], self._tokens)
 
-def _in_turns(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> Picks:
-    """Repeatedly serve the tenant that was served least."""
-    picks = Picks([], [])
-    waiting = _tenants(tx, queue, room)
-    not_groups = frozenset(op.not_groups)
-    turns: list[tuple[int, str, Waiting, TenantJobs | None]] = []  # of those served before
-    fresh: Waiting | None = None  # the next of those that were not
-    left, served = room, queue.served
-    while left > 0:
-        if fresh is None:
-            fresh = next(waiting, None)
-        if fresh is not None and (not turns or _is_before(fresh[0], turns[0])):
-            one, line, fresh = fresh, None, None
-        elif turns:
-            _, _, one, line = heapq.heappop(turns)
-            if line is None:
-                line = TenantJobs(tx, not_groups, *one)
-                line.take(1, Picks([], []))  # its head, which was picked before
-        else:
-            break
-        tenant, share, lane = one
-        if line is None and share <= 1 and lane and lane.line and lane.group not in not_groups:
-            # Its first job is known, and probably the only one that it gets.
-            picks.rows.append(lane.line[0])
-            picks.lanes.append(lane)
-            got = 1
-        else:
-            line = line or TenantJobs(tx, not_groups, *one)
-            fresh = fresh or next(waiting, None)
-            alone = not turns and fresh is None
-            got = line.take(left if alone else 1, picks)
-        if not got:
-            continue
-        left -= got
-        turn, stride = tenant.turn, tenant.stride
-        served = (turn if turn > served else served + 1) + (got - 1) * stride
-        tenant.turn = served + stride
-        tx.books.touch_tenant(tenant)
-        heapq.heappush(turns, (tenant.turn, tenant.name, one, line))
-    if left < room:
-        queue.served = served
-        tx.books.touch_queue(queue)
-    return picks
+    def tenants(self, room: int) -> Iterator[TenantBook]:
+        books, db, offset = self._tx.books, self._tx.db, 0
+        while True:
+            tenants = books.tenants(db.ids("tenants_in_turn", self._book.id, room, offset))
+            first = {tenant: tenant.only_lane() for tenant in tenants}
+            unknown = [tenant.id for tenant, lane in first.items() if lane is None]
+            if len(unknown) > 1:
+                lanes = map(books.lane_of_row, db.all("first_lanes", listed(unknown)))
+                first.update((lane.tenant, lane) for lane in lanes)
+            self._share = room // max(1, len(tenants))
+            self._first.update(first)
+            yield from tenants
+            if len(tenants) < room:
+                return
+            offset += room
 
+    def tenant(self, name: str, room: int) -> TenantBook | None:
+        tenant = self._tx.books.tenant(self._book.name, name)
+        if tenant is None or tenant.room <= 0:
+            return None
+        self._share, self._first[tenant] = room, tenant.only_lane()
+        return tenant
 
-def _is_before(tenant: TenantBook, served: tuple[int, str, Waiting, TenantJobs | None]) -> bool:
-    """Whether a tenant that was not served yet has its turn before one that was."""
-    turn = served[0]
-    return tenant.turn < turn or (tenant.turn == turn and tenant.name < served[1])
+    def take(self, tenant: TenantBook, most: int) -> int:
+        jobs = self._jobs
+        if self._share <= 1 and tenant not in jobs:
+            lane = self._first[tenant]
+            if lane is not None and lane.line and lane.group not in self._not_groups:
+                # Its first job is known, and probably the only one that it gets.
+                self._picks.rows.append(lane.line[0])
+                self._picks.lanes.append(lane)
+                jobs[tenant] = None
+                return 1
+        return (jobs.get(tenant) or self._open(tenant)).take(most)
 
+    def _open(self, tenant: TenantBook) -> InOrder[LaneCursor]:
+        lanes = self._lanes(tenant, self._first[tenant])
+        jobs = InOrder(lanes, LaneCursor.place, LaneCursor.take, tenant.room)
+        if tenant in self._jobs:
+            jobs.take(1)  # its head, which was picked before
+            self._picks.rows.pop()
+            self._picks.lanes.pop()
+        self._jobs[tenant] = jobs
+        return jobs
 
-def _tenants(tx: Transaction, queue: QueueBook, room: int) -> Iterator[Waiting]:
-    """Tenants with an open lane and room, in the order of their turns."""
-    offset = 0
-    while True:
-        tenants = tx.books.tenants(tx.db.ids("tenants_in_turn", queue.id, room, offset))
-        first = [tenant.only_lane() for tenant in tenants]
-        unknown = [tenant.id for tenant, lane in zip(tenants, first, strict=True) if lane is None]
-        if len(unknown) > 1:
-            lanes = map(tx.books.lane_of_row, tx.db.all("first_lanes", listed(unknown)))
-            found = {lane.tenant.id: lane for lane in lanes}
-            first = [lane or found[tenant.id] for tenant, lane in zip(tenants, first, strict=True)]
-        share = room // max(1, len(tenants))
-        yield from zip(tenants, repeat(share), first)
-        if len(tenants) < room:
-            return
-        offset += room
+    def spend(self, count: int) -> None:
+        book = self._book
+        book.served = self.served
+        if book.rate is not None:
+            book.tokens = self._tokens - count * book.per_ms
+            book.tokens_at = max(book.tokens_at, self._tx.now)
 
-
-def _of_tenant(tx: Transaction, queue: QueueBook, op: ops.Claim, room: int) -> Picks:
-    """Jobs of a single tenant. Does not count as its turn."""
-    picks = Picks([], [])
-    tenant = tx.books.tenant(queue.name, op.tenant or "")
-    if tenant is not None:
-        first = tenant.only_lane()
-        TenantJobs(tx, frozenset(op.not_groups), tenant, room, first).take(room, picks)
-    return picks
+    def _lanes(self, tenant: TenantBook, first: LaneBook | None) -> Iterator[LaneCursor]:
+        """The tenant's open lanes in the order of their heads."""
+        share, size, after, left = self._share, 2, _BEFORE_ALL, tenant.open_lanes
+        if first is not None:
+            assert first.head is not None
+            if first.group not in self._not_groups:
+                yield LaneCursor(self._tx, first, share, self._picks)
+            size, after, left = max(2, share), first.head, left - 1
+        while left > 0:
+            rows = self._tx.db.all("lanes_by_head", tenant.id, *after, size)
+            for lane in map(self._tx.books.lane_of_row, rows):
+                if lane.group not in self._not_groups:
+                    chunk = share if len(rows) == 1 else max(1, share // size)
+                    yield LaneCursor(self._tx, lane, chunk, self._picks)
+            if len(rows) < size:
+                return
+            after, size, left = (rows[-1][3], rows[-1][4]), max(2, share), left - len(rows)
 
 
 class LaneCursor:
     """The ready jobs of a lane in order, fetched on demand."""
 
-    def __init__(self, lane: LaneBook, chunk: int) -> None:
+    def __init__(self, tx: Transaction, lane: LaneBook, chunk: int, picks: Picks) -> None:
         assert lane.head is not None
-        self.lane = lane
-        self.head: Head = lane.head
-        self.left = min(lane.counts[READY], lane.room)
+        self._tx = tx
+        self._lane = lane
+        self._picks = picks
+        self._head: Head = lane.head  # of the job that is next, or was taken last
+        self._is_taken = False
+        self._left = min(lane.counts[READY], lane.room)
         self._chunk = chunk
         self._rows: deque[Row] = deque()
 
-    def __lt__(self, other: LaneCursor) -> bool:
-        return self.head < other.head
+    def place(self) -> Head | None:
+        """The head, or None if no more may be taken."""
+        if self._is_taken:
+            if self._left > 0 and not self._rows:
+                self._fetch(self._head, self._left)
+            if self._left <= 0 or not self._rows:
+                return None
+            self._head, self._is_taken = self._rows[0][:2], False
+        return self._head
 
-    def take(self, tx: Transaction) -> Row:
-        """The first job: its row, or only its head if it is the only one needed so far."""
-        self.left -= 1
-        tx.upcoming.pop(self.lane, None)
-        if not self._rows and self._chunk > 1:
-            self._fetch(tx, (self.head[0], self.head[1] - 1), self.left + 1)
-        return self._rows.popleft() if self._rows else self.head
+    def take(self, most: int) -> int:
+        """Pick the first jobs, or as many as there are. Returns how many. If one is all that is
+        needed so far, only its head is picked."""
+        lane, rows, upcoming = self._lane, self._rows, self._tx.upcoming
+        most = min(most, self._left)
+        if most > 1 and len(rows) < most:
+            rows.clear()
+            self._chunk = most + 1  # one more, which will be the head of the lane
+        if not rows and self._chunk > 1:
+            self._fetch((self._head[0], self._head[1] - 1), self._left + (most > 1))
+        taken = [rows.popleft() for _ in range(min(most, len(rows)))] or [self._head]
+        self._left -= len(taken)
+        self._head, self._is_taken = taken[-1][:2], True
+        if rows:
+            upcoming[lane] = rows[0][:2]
+        else:
+            upcoming.pop(lane, None)
+        self._picks.rows += taken
+        self._picks.lanes += [lane] * len(taken)
+        return len(taken)
 
-    def next(self, tx: Transaction) -> bool:
-        """Advance to the next job. Returns False if the lane has no more."""
-        if self.left > 0 and not self._rows:
-            self._fetch(tx, self.head, self.left)
-        if self.left <= 0 or not self._rows:
-            return False
-        self.head = self._rows[0][0], self._rows[0][1]
-        return True
-
-    def take_many(self, tx: Transaction, n: int) -> list[Row]:
-        """The first `n` jobs, or as many as the lane has."""
-        n = min(n, self.left)
-        if len(self._rows) < n:
-            self._rows.clear()
-            self._chunk = n + 1  # one more, which will be the head of the lane
-            self._fetch(tx, (self.head[0], self.head[1] - 1), n + 1)
-        self.left -= n
-        taken = [*islice(self._rows, n)]
-        self._rows = deque(islice(self._rows, n, None))
-        if taken:
-            self.head = taken[-1][0], taken[-1][1]
-        if self._rows:
-            tx.upcoming[self.lane] = self._rows[0][0], self._rows[0][1]
-        return taken
-
-    def _fetch(self, tx: Transaction, after: Head, most: int) -> None:
-        wanted = (self.lane.id, *after, min(self._chunk, most))
+    def _fetch(self, after: Head, most: int) -> None:
+        wanted = (self._lane.id, *after, min(self._chunk, most))
+        tx = self._tx
         self._rows.extend(_packed(tx, wanted) if tx.shared else tx.db.all("next_in_lane", *wanted))
         self._chunk *= 2
 
@@ -269,90 +246,6 @@ def _packed(tx: Transaction, wanted: tuple[int, ...]) -> list[Row]:
             (*row[:_PAYLOAD], payloads.get(row[_SEQ], row[_PAYLOAD]), row[_RARE]) for row in rows
         ]
     return rows
-
-
-class TenantJobs:
-    """A tenant's jobs in order of (priority, seq), across its open lanes, within its limits."""
-
-    def __init__(
-        self,
-        tx: Transaction,
-        not_groups: frozenset[str],
-        tenant: TenantBook,
-        share: int,
-        first: LaneBook | None,
-    ) -> None:
-        self._tx = tx
-        self._room = tenant.room
-        self._lanes = _lanes(tx, tenant, not_groups, share, first)  # in the order of their heads
-        self._fresh: LaneCursor | None = None  # the next of them, if already fetched
-        self._cursors: list[LaneCursor] = []
-        self._used: LaneCursor | None = None  # last taken from, not advanced yet
-
-    def take(self, n: int, picks: Picks) -> int:
-        """Pick the first `n` jobs, or as many as there are. Returns how many."""
-        wanted = n = min(n, self._room)
-        while wanted > 0:
-            cursor = self._first()
-            if cursor is None:
-                break
-            if wanted > 1 and len(self._cursors) == 1 and self._peek() is None:
-                rows = cursor.take_many(self._tx, wanted)
-            else:
-                rows = [cursor.take(self._tx)]
-            picks.add(rows, [cursor.lane] * len(rows))
-            wanted -= len(rows)
-            self._used = cursor
-        self._room -= n - wanted
-        return n - wanted
-
-    def _first(self) -> LaneCursor | None:
-        """The lane whose head comes first."""
-        if self._used is not None:
-            if self._used.next(self._tx):
-                heapq.heapreplace(self._cursors, self._used)
-            else:
-                heapq.heappop(self._cursors)
-            self._used = None
-        while True:
-            # Lanes come in the order of their heads, so the first does not depend on the second.
-            fresh = self._peek()
-            if fresh is None or (self._cursors and self._cursors[0] < fresh):
-                break
-            heapq.heappush(self._cursors, fresh)
-            self._fresh = None
-            if len(self._cursors) == 1:
-                break
-        return self._cursors[0] if self._cursors else None
-
-    def _peek(self) -> LaneCursor | None:
-        if self._fresh is None:
-            self._fresh = next(self._lanes, None)
-        return self._fresh
-
-
-def _lanes(
-    tx: Transaction,
-    tenant: TenantBook,
-    not_groups: frozenset[str],
-    share: int,
-    first: LaneBook | None,
-) -> Iterator[LaneCursor]:
-    """The tenant's open lanes in the order of their heads."""
-    size, after, left = 2, _BEFORE_ALL, tenant.open_lanes
-    if first is not None:
-        assert first.head is not None
-        if first.group not in not_groups:
-            yield LaneCursor(first, share)
-        size, after, left = max(2, share), first.head, left - 1
-    while left > 0:
-        rows = tx.db.all("lanes_by_head", tenant.id, *after, size)
-        for lane in map(tx.books.lane_of_row, rows):
-            if lane.group not in not_groups:
-                yield LaneCursor(lane, share if len(rows) == 1 else max(1, share // size))
-        if len(rows) < size:
-            return
-        after, size, left = (rows[-1][3], rows[-1][4]), max(2, share), left - len(rows)
 
 
 def _lease(tx: Transaction, op: ops.Claim, picks: Picks, token: int) -> list[Job]:

@@ -63,7 +63,8 @@ class QueueBook:
 
     @property
     def limit(self) -> Limit:
-        return Limit(self.name, None, None, self.max_leased, self.rate, self.per_ms)
+        bounds = (self.max_leased, self.rate, self.per_ms, None)
+        return Limit(self.name, None, None, *bounds, bool(self.paused))
 
     def row(self) -> tuple[Any, ...]:
         return (self.tokens, self.tokens_at, self.served, *self.counts, self.id)
@@ -423,12 +424,6 @@ class Books:
         if not queue.dirty:
             queue.dirty = True
             self._dirty_queues.append(queue)
-
-    def touch_tenant(self, tenant: TenantBook) -> None:
-        """Note that the book of a tenant was changed."""
-        if not tenant.dirty:
-            tenant.dirty = True
-            self._dirty_tenants.append(tenant)
 
     def recounted(self, lane: LaneBook, counts: list[int]) -> None:
         """Replace the counts of a lane, but not those of its tenant and queue."""

@@ -976,11 +976,9 @@ GROUP BY grp ORDER BY grp LIMIT :limit;
 
 -- Explaining
 
--- name: why_job
-SELECT j.seq, j.id, ifnull(s.state, 2), l.id, t.id, q.id, q.queue, t.tenant, l.grp, j.priority,
-    ifnull(s.run_at, j.created_at), s.at, ifnull(s.attempts, 0), j.max_attempts,
-    ifnull(s.worker, ''), s.started_at, s.expires_at, j.options, q.tokens, q.tokens_at, q.served,
-    q.ready, q.leased, t.leased, l.leased
+-- name: why_books
+SELECT j.seq, ifnull(s.state, 2), l.id, t.id, q.id, q.tokens, q.tokens_at, q.served, q.leased,
+    t.leased
 FROM tenure_jobs j
     JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
     JOIN tenure_queues q ON q.id = t.queue LEFT JOIN tenure_states s ON s.seq = j.seq
@@ -993,7 +991,7 @@ FROM tenure_deps d CROSS JOIN tenure_jobs j ON j.seq = d.parent
 WHERE d.child = :seq ORDER BY j.id LIMIT :most;
 -- What a claim would sweep.
 -- name: why_swept
-SELECT j.lane, l.tenant, f.state, j.priority, j.seq, f.attempts, j.max_attempts, f.expires_at
+SELECT j.lane, f.state, j.priority, j.seq, f.attempts, j.max_attempts, f.expires_at
 FROM (
     SELECT * FROM (
         SELECT seq, state, attempts, expires_at FROM tenure_states INDEXED BY tenure_states_leased
@@ -1009,7 +1007,7 @@ FROM (
         SELECT seq, state, attempts, expires_at FROM tenure_states INDEXED BY tenure_states_expiry
         WHERE queue = :queue AND expires_at IS NOT NULL AND state < 3 AND expires_at <= :now
         ORDER BY expires_at, seq LIMIT :most)
-    ) f CROSS JOIN tenure_jobs j ON j.seq = f.seq CROSS JOIN tenure_lanes l ON l.id = j.lane;
+    ) f CROSS JOIN tenure_jobs j ON j.seq = f.seq;
 -- name: why_holders
 SELECT j.id, t.tenant FROM (
         SELECT seq, at FROM tenure_states INDEXED BY tenure_states_leased
@@ -1039,16 +1037,18 @@ ORDER BY l.head_priority, l.head_seq LIMIT :limit;
 SELECT l.id, l.tenant, l.open, l.max_leased, l.leased, l.ready
 FROM json_each(?) e CROSS JOIN tenure_lanes l ON l.id = e.value;
 -- name: why_tenants
-SELECT t.id, t.tenant, t.turn, t.stride, t.max_leased, t.leased, t.open, t.open_lanes
-FROM json_each(?) e CROSS JOIN tenure_tenants t ON t.id = e.value;
+SELECT * FROM (
+    SELECT id, tenant, turn, stride, max_leased, leased, open_lanes
+    FROM tenure_tenants INDEXED BY tenure_tenants_turn
+    WHERE queue = :queue AND open = 1 ORDER BY turn, tenant LIMIT :most)
+UNION
+SELECT t.id, t.tenant, t.turn, t.stride, t.max_leased, t.leased, t.open_lanes
+FROM json_each(:ids) e CROSS JOIN tenure_tenants t ON t.id = e.value;
 -- name: why_tenants_ahead
 SELECT count(*) FROM (
     SELECT 1 FROM tenure_tenants INDEXED BY tenure_tenants_turn
-    WHERE queue = :queue AND open = 1 AND (turn, tenant) < (:turn, :tenant) LIMIT :most);
--- name: why_open_tenants
-SELECT id, tenant, turn, stride, max_leased, leased, open, open_lanes
-FROM tenure_tenants INDEXED BY tenure_tenants_turn
-WHERE queue = ? AND open = 1 ORDER BY turn, tenant LIMIT ?;
+    WHERE queue = :queue AND open = 1 AND (turn, tenant) < (:turn, :tenant)
+        AND id NOT IN (SELECT value FROM json_each(:ids)) LIMIT :most);
 -- name: why_startable
 SELECT tenant, sum(startable), count(*) FROM (
     SELECT l.tenant, iif(l.max_leased IS NULL, l.ready, min(l.ready, l.max_leased - l.leased))
