@@ -38,6 +38,7 @@ from tenure.features.bulk.data import Matches
 from tenure.features.errors.data import ErrorGroup, ErrorGroups
 from tenure.features.live_workers.data import LiveWorker
 from tenure.features.rates.data import QueueRates, RatePoint, Rates
+from tenure.features.why.data import Explained
 from tenure.model.history import JobMove
 from tenure.model.job import Failure, Job, Lease, NewJob, State
 from tenure.model.ops import Limit, Maintained, Schedule, Slots
@@ -54,7 +55,6 @@ from tenure.model.queries import (
     Timetable,
 )
 from tenure.model.retry import Backoff, exponential, fixed, linear, quadratic
-from tenure.model.why import Explained
 from tenure.queue import EnqueuedIds, Queue, connect
 from tenure.settings import Settings
 

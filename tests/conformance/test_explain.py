@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import pytest
 
 from tenure import JobNotFound, LeaseLost, NewJob, Queue
-from tenure.model import why
+from tenure.features.why import data as why
+from tenure.features.why.data import Explain
 from tenure.model.job import State
 from tenure.model.ops import Grant, Note, Pause
 from tenure.model.pause_records import pause_key
-from tenure.model.queries import Explain
 from tenure.model.record_queries import ListRecords
 from tenure.queue import store_of
 from tenure.testing import ManualClock

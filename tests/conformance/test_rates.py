@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tenure import Queue
-from tenure.model import why
+from tenure.features.why import data as why
 from tenure.testing import ManualClock
 from tests.conformance.conftest import OpenQueue
 from tests.conformance.moves import fill, grab, make_done, take

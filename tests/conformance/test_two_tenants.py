@@ -22,6 +22,7 @@ from tenure.features.audit.data import ListAudit
 from tenure.features.errors.data import ListErrors, MuteError
 from tenure.features.live_workers.data import Beat, ListWorkers, LiveWorker
 from tenure.features.rates.data import ListRates
+from tenure.features.why.data import Explain
 from tenure.model import ops, queries, wire
 from tenure.model.job import NULL, JobSpec, State
 from tenure.model.queries import Filter, Query
@@ -163,7 +164,7 @@ class Chance:
         found: list[Query] = [
             queries.GetJob(self._id()),
             queries.GetJobs((self._id(), self._id())),
-            queries.Explain(self._id()),
+            Explain(self._id()),
             ListWorkers(chance.choice((None, queue))),
             queries.ListJobs(Filter(queue=queue), 100),
             queries.FindIds(Filter(tenant=tenant), 100),

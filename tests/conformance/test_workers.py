@@ -17,7 +17,8 @@ from tenure.features.live_workers.data import (
     LiveWorker,
     Stored,
 )
-from tenure.model import ops, why
+from tenure.features.why import data as why
+from tenure.model import ops
 from tenure.model.ops import Grant
 from tenure.model.records import MAX_RECORD_BYTES
 from tenure.queue import store_of

@@ -11,6 +11,7 @@ import tenure
 from tenure import JobNotFound
 from tenure.engines.sql import lists, reads
 from tenure.engines.sqlite.db import Db
+from tenure.features.why.data import Explain
 from tenure.model import queries
 from tenure.model.ops import Grant
 from tenure.queue import store_of
@@ -30,7 +31,7 @@ def test_a_job_that_must_not_be_seen_is_not_read(
         for query in (
             queries.GetJob("a", grant=acme),
             queries.ListRelated("a", 20, grant=acme),
-            queries.Explain("a", grant=acme),
+            Explain("a", grant=acme),
         ):
             assert isinstance(store_of(queue).do(query), JobNotFound)
         assert store_of(queue).do(queries.GetJobs(("a",), grant=acme)).jobs == []
@@ -52,5 +53,5 @@ def test_why_a_job_waits_that_must_not_be_seen_is_not_looked_up(
         monkeypatch.setattr(Db, "one", noted)
         for tenants, expected in ((("acme",), []), (("acme", "other"), ["read_job"])):
             ran.clear()
-            store_of(queue).do(queries.Explain("a", grant=Grant(tenants=tenants)))
+            store_of(queue).do(Explain("a", grant=Grant(tenants=tenants)))
             assert [name for name in ran if name in ("read_job", "why_books")] == expected

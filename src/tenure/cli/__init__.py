@@ -25,7 +25,6 @@ from tenure.cli.serve import serve, token
 from tenure.cli.shards import readmit, reshard
 from tenure.cli.show import dead, groups, jobs, show, stats, tenants
 from tenure.cli.top import top
-from tenure.cli.why import why
 from tenure.cli.workers import scheduler, worker
 from tenure.errors import TenureError
 from tenure.features import parts
@@ -40,7 +39,6 @@ SECTIONS: dict[str, list[click.Command]] = {
         jobs,
         show,
         find,
-        why,
         related,
         history,
         dead,

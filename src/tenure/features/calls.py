@@ -5,7 +5,8 @@ from tenure.features.bulk.calls import Matching
 from tenure.features.errors.calls import HasErrors
 from tenure.features.live_workers.calls import HasWorkers
 from tenure.features.rates.calls import HasRates
+from tenure.features.why.calls import Explaining
 
 
-class FeatureCalls(HasErrors, HasWorkers, HasRates, Matching, HasAudit):
+class FeatureCalls(Explaining, HasErrors, HasWorkers, HasRates, Matching, HasAudit):
     """A part of Calls."""

@@ -12,9 +12,11 @@ Finder = Callable[[Read, Any], Any]  # finds what a query asks for in records
 
 
 class Feature(NamedTuple):
-    """Operations, and queries that are made of records. counts: spaces, and the keys in them of
+    """Operations, and queries that are made of records. results: of queries that engines answer
+    themselves. counts: spaces, and the keys in them of
     records that are added up with others, so that they may get other keys."""
 
     operations: tuple[type[Op], ...] = ()
     finders: Mapping[type[Query], Finder] = {}
+    results: Mapping[type[Query], Any] = {}
     counts: Mapping[Space, Callable[[str], bool]] = {}

@@ -23,7 +23,6 @@ from tenure.model.job import FINAL, Job, State
 from tenure.model.ops import Entry, Grant, Limit, Needs, Schedule
 from tenure.model.records import Record
 from tenure.model.summary import Summary
-from tenure.model.why import Explained
 
 PAGE_BYTES = 4 * 1_048_576  # a page of jobs ends with the job that reaches this
 JOBS_AT_ONCE = 25  # jobs that a list reads at once, whatever their sizes
@@ -126,10 +125,6 @@ class GetJobs(GrantedQuery, frozen=True):
     of the first id that did not fit. grant: whose jobs may be found."""
 
     ids: Annotated[tuple[Name, ...], Meta(max_length=MAX_GET)]
-
-
-class Explain(JobQuery, frozen=True):
-    """What holds a job back, or that it is next. grant: whose jobs the result may mention."""
 
 
 class ListPast(Query, frozen=True):
@@ -540,7 +535,6 @@ Found = (
     | list[Schedule]
     | list[Record]
     | Timetable
-    | Explained
     | TenureError
 )
 
@@ -560,8 +554,7 @@ def parse_cursor(cursor: str, parts: int) -> list[int] | InvalidInput:
 AnyQuery = (
     GetJob | GetJobs | ListJobs | ListSummaries | FindIds | FindByPrefix | FindByKey | NextDue
     | OldestReady | LongestWaits | ListRelated | GetStats | ListTenants | ListGroups
-    | ListGroupTotals | ListLimits | ListSlots | ListSchedules | GetTimetable | Explain
-    | ListPast
+    | ListGroupTotals | ListLimits | ListSlots | ListSchedules | GetTimetable | ListPast
 )  # fmt: skip
 
 # The type of each result.
@@ -584,7 +577,6 @@ RESULTS: dict[type[Query], Any] = {
     ListSchedules: list[Schedule],
     GetTimetable: Timetable,
     ListPast: list[Past],
-    Explain: Explained,
     ListRelated: Related,
     LongestWaits: list[TenantWait],
 }

@@ -9,18 +9,12 @@ from tenure.model import queries
 from tenure.model.fields import validated
 from tenure.model.ops import Grant
 from tenure.model.queries import Related, TenantWait
-from tenure.model.why import Explained
 from tenure.queue.arguments import good
 from tenure.queue.sync_async import Caller, Steps, both
 
 
 class Insight(Caller):
     """A part of Calls."""
-
-    def _explain(self, id: str) -> Steps[Explained]:
-        """Return what holds a job back, in the order in which to solve it, or that it is next.
-        Raises JobNotFound."""
-        return good((yield validated(queries.Explain(id))), Explained)
 
     def _related(self, id: str, *, limit: int = 20) -> Steps[Related]:
         """Return the parents of a job, and the unfinished jobs that wait for it. Raises
@@ -52,4 +46,3 @@ class Insight(Caller):
     related, arelated = both(_related)
     find_by_key, afind_by_key = both(_find_by_key)
     longest_waits, alongest_waits = both(_longest_waits)
-    explain, aexplain = both(_explain)

@@ -12,7 +12,6 @@ from tenure.model.fields import Label, Moment, PageLimit, Priority, Seconds, val
 from tenure.model.history import JobMove
 from tenure.model.job import Job
 from tenure.model.queries import Filter, Page, Related, Summaries
-from tenure.model.why import Why, with_last_error
 from tenure.server.auth import Scope
 from tenure.server.bodies import Body, JobsQuery
 from tenure.server.route import Call, Route
@@ -94,14 +93,6 @@ async def job_history(call: Call) -> list[JobMove]:
     return await call.queue.ahistory(call.params["id"])
 
 
-async def why(call: Call) -> Why:
-    """Explain what holds a job back, or that it is next. The first reason is the one to solve
-    first; `claimable` says whether the next claim that asks for enough jobs takes it. `last_error`
-    says why its last attempt failed, if it is to be tried again or is dead."""
-    found = await call.queue.aexplain(call.params["id"])
-    return with_last_error(found, await call.queue.aget(found.id))
-
-
 class RelatedQuery(Body):
     limit: PageLimit = 20
 
@@ -117,7 +108,6 @@ ROUTES = [
     Route("POST", "/v1/jobs/{id}/edit-and-replay", edit_and_replay, scope=Scope.ADMIN,
           body=EditBody, answer=NewId, status=201, body_required=False),
     Route("GET", "/v1/jobs/{id}/history", job_history, scope=Scope.READ, answer=list[JobMove]),
-    Route("GET", "/v1/jobs/{id}/why", why, scope=Scope.READ, answer=Why),
     Route("GET", "/v1/jobs/{id}/related", related, scope=Scope.READ, query=RelatedQuery,
           answer=Related),
 ]  # fmt: skip

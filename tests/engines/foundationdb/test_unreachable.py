@@ -16,6 +16,7 @@ import tenure
 from tenure import Busy, Settings, TenureError
 from tenure.engines.foundationdb import binding
 from tenure.engines.foundationdb.engine import FoundationDbEngine
+from tenure.features.why.data import Explain
 from tenure.model import ops, queries
 from tenure.model.job import NULL, JobSpec
 from tenure.testing import ManualClock
@@ -111,7 +112,7 @@ def _calls(engine: FoundationDbEngine) -> dict[str, Callable[[], object]]:
         "maintain": lambda: engine.apply([ops.Maintain()]),
         "stats": lambda: engine.read(queries.GetStats()),
         "oldest": lambda: engine.read(queries.OldestReady(("q", "r"))),
-        "explain": lambda: engine.read(queries.Explain("old-0")),
+        "explain": lambda: engine.read(Explain("old-0")),
     }
 
 

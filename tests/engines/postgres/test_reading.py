@@ -16,9 +16,10 @@ from tenure.engines.postgres import unfolded
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.sql import explain
 from tenure.features.overview.routes import overview_of
-from tenure.model import ops, why
+from tenure.features.why import data as why
+from tenure.features.why.data import MOST_AHEAD
+from tenure.model import ops
 from tenure.model.job import NULL, Failure, Job, State
-from tenure.model.why import MOST_AHEAD
 from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.crash.watched import until

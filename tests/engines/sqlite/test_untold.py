@@ -16,7 +16,8 @@ import pytest
 import tenure
 from tenure import Job, NewJob, Queue, State
 from tenure.engines.sqlite import transaction
-from tenure.model import ops, queries, why
+from tenure.features.why import data as why
+from tenure.model import ops, queries
 from tenure.model.job import IfParentFails
 from tenure.queue import store_of
 from tenure.testing import ManualClock

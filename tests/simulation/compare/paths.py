@@ -149,7 +149,7 @@ _UNTOLD = "a job with a thousand children; tests/engines/sqlite/test_untold.py"
 EXEMPT: dict[str, dict[str, str]] = {
     "shards": {},  # most of it needs several shards; tests/engines/sharded
     "": {
-        "core.explain.*": _EXPLAIN,
+        "why.dry_run.*": _EXPLAIN,
         "explain.*": _EXPLAIN,
         "reads._explain": _EXPLAIN,
         "reads.Snapshot.now": _EXPLAIN,

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from functools import cached_property, partial
 
 from tenure.core.claim import UNLIMITED
-from tenure.core.explain import DryRun, Other, Swept
 from tenure.core.limits import EVERYTHING, TenantGroup
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.bucket import Bucket
@@ -19,7 +18,8 @@ from tenure.engines.foundationdb.limits import Rules
 from tenure.engines.foundationdb.record import Held, Record
 from tenure.engines.foundationdb.side_records import list_records
 from tenure.engines.foundationdb.tx import Tx
-from tenure.model import why
+from tenure.features.why import data as why
+from tenure.features.why.dry_run import DryRun, Other, Swept
 from tenure.model.job import Job, State
 from tenure.model.record_queries import Read
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from tenure.core.explain import explain
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb import lists, side_records, transfer
 from tenure.engines.foundationdb.bucket import Bucket
@@ -23,6 +22,8 @@ from tenure.engines.foundationdb.transaction import read_slots, schedule_of
 from tenure.engines.foundationdb.tx import Tx
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound
 from tenure.features import FINDERS
+from tenure.features.why.data import Explain
+from tenure.features.why.dry_run import explain
 from tenure.model import ops, queries
 from tenure.model.ops import Grant, Limit
 from tenure.model.queries import Found, Query
@@ -55,7 +56,7 @@ def _seen(tx: Tx, ids: Sequence[str], grant: Grant | None) -> list[Held]:
     return [held for held in there if grant.allows(held.record.queue, held.record.tenant)]
 
 
-def _explain(tx: Tx, query: queries.Explain) -> Found:
+def _explain(tx: Tx, query: Explain) -> Any:
     held = _seen(tx, [query.id], query.grant)
     if not held:
         return JobNotFound(query.id)
@@ -369,7 +370,7 @@ def get_timetable(tx: Tx, query: queries.GetTimetable) -> Found:
 _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
     queries.GetJob: get_job,
     queries.GetJobs: get_jobs,
-    queries.Explain: _explain,
+    Explain: _explain,
     queries.ListJobs: lists.list_jobs,
     queries.ListSummaries: lists.list_summaries,
     queries.FindIds: lists.find_ids,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from copy import copy
+from typing import Any
 
 import msgspec
 
@@ -12,11 +13,12 @@ from tenure.engines.memory.memory_store import Record, handles, is_outside
 from tenure.engines.memory.reading import Reads
 from tenure.errors import JobNotFound
 from tenure.features.live_workers import data as worker_records
-from tenure.model import ops, pause_records, queries, why
+from tenure.features.why import data as why
+from tenure.features.why.data import Explain
+from tenure.model import ops, pause_records
 from tenure.model.history import Past, heard_key
 from tenure.model.job import FINAL, Job, State
 from tenure.model.ops import Grant, Limit
-from tenure.model.queries import Found
 from tenure.model.record_queries import ListRecords
 
 _NOBODY = ""  # no job has this id: a job that waits for it waits forever
@@ -25,8 +27,8 @@ _NOBODY = ""  # no job has this id: a job that waits for it waits forever
 class Explaining(Reads):
     """Explains."""
 
-    @handles(queries.Explain)
-    def _explain(self, query: queries.Explain, now: int) -> Found:
+    @handles(Explain)
+    def _explain(self, query: Explain, now: int) -> Any:
         record = self._records.get(query.id)
         if record is None or is_outside(query.grant, record.job):
             return JobNotFound(query.id)

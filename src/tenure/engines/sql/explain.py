@@ -12,12 +12,13 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from tenure.core.claim import UNLIMITED, serve
-from tenure.core.explain import DryRun, Line, Other, Swept
 from tenure.core.limits import EVERYTHING, Rules, TenantGroup, refilled
 from tenure.engines.sql.limits import mark, unmark
 from tenure.engines.sql.rows import READY, STATES
 from tenure.engines.sql.snapshot import StoreSnapshot
-from tenure.model import ops, why
+from tenure.features.why import data as why
+from tenure.features.why.dry_run import DryRun, Line, Other, Swept
+from tenure.model import ops
 from tenure.model.job import Job, State
 from tenure.model.record_queries import Read
 

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tenure.core.explain import explain
 from tenure.engines.sql import lists
 from tenure.engines.sql.explain import SqlFacts
 from tenure.engines.sql.limits import unmark
@@ -18,6 +17,8 @@ from tenure.engines.sql.rows import WAITING, entry_of, job_of
 from tenure.engines.sql.snapshot import Row
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound
 from tenure.features import FINDERS
+from tenure.features.why.data import Explain
+from tenure.features.why.dry_run import explain
 from tenure.model import ops, queries
 from tenure.model.fields import MAX_NAME
 from tenure.model.job import Job
@@ -81,7 +82,7 @@ def _get_jobs(snapshot: Snapshot, query: queries.GetJobs) -> Found:
     return queries.page_of(query, lists.read_jobs(snapshot, there))
 
 
-def _explain(snapshot: Snapshot, query: queries.Explain) -> Found:
+def _explain(snapshot: Snapshot, query: Explain) -> Any:
     job = _get_job(snapshot, queries.GetJob(query.id, grant=query.grant))
     if not isinstance(job, Job):
         return job
@@ -279,7 +280,7 @@ def _find_answers(snapshot: Snapshot, query: FindAnswers) -> Any:
 _QUERIES: dict[type[Query], Callable[[Snapshot, Any], Found]] = {
     queries.GetJob: _get_job,
     queries.GetJobs: _get_jobs,
-    queries.Explain: _explain,
+    Explain: _explain,
     queries.ListJobs: lists.list_jobs,
     queries.ListSummaries: lists.list_summaries,
     queries.FindIds: lists.find_ids,

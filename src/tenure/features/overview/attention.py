@@ -10,10 +10,10 @@ import msgspec
 
 from tenure.errors import Forbidden, StoreError, TenureError
 from tenure.features.errors.data import ErrorGroup
+from tenure.features.why.data import Limited, Paused, RateLimited, WaitsFor
 from tenure.model.job import State
 from tenure.model.ops import UNKNOWN_KIND, Schedule
 from tenure.model.queries import Counts
-from tenure.model.why import Limited, Paused, RateLimited, WaitsFor
 from tenure.queue import Calls
 
 LATE_MS = 60_000  # waiting longer than this needs attention

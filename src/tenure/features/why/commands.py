@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from tenure.cli.context import App, json_option, pass_app
 from tenure.cli.ids import full_id
 from tenure.cli.tables import cell
-from tenure.model.why import Limited, WaitsFor, Why, with_last_error
+from tenure.features.why.data import Limited, WaitsFor, Why, with_last_error
 
 _LONGEST = 200  # characters of an error
 
@@ -56,3 +56,6 @@ def _shown(found: Why) -> RenderableType:
 
 def _fix(text: str) -> RenderableType:
     return cell(f"  -> {text}", "green")
+
+
+COMMANDS = {"Inspect": [why]}

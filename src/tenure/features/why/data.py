@@ -16,6 +16,7 @@ from msgspec.structs import asdict, replace
 
 from tenure.model.job import Failure, IfParentFails, Job, State
 from tenure.model.ops import UNKNOWN_KIND
+from tenure.model.queries import JobQuery
 
 MOST_AHEAD = 1_000  # higher numbers are not counted
 MOST_HOLDERS = 10
@@ -23,6 +24,10 @@ MOST_PARENTS = 20
 PARENTS_LOOKED_AT = 1_000  # of these, those that failed come first
 
 Scope = Literal["queue", "tenant", "group"]
+
+
+class Explain(JobQuery, frozen=True):
+    """What holds a job back, or that it is next. grant: whose jobs the result may mention."""
 
 
 class Reason(msgspec.Struct, frozen=True, tag_field="code"):

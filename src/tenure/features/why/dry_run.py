@@ -14,7 +14,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from tenure.core.claim import BY_TURN, UNLIMITED, serve
 from tenure.core.limits import EVERYTHING, Rules, TenantGroup
 from tenure.features.live_workers.data import has_worker, last_seen
-from tenure.model import ops, why
+from tenure.features.why import data as why
+from tenure.model import ops
 from tenure.model.job import FINAL, Job, State
 from tenure.model.ops import Grant
 from tenure.model.past_records import heard_at
