@@ -127,7 +127,7 @@ ASKED = [*kinds_of(ops.Op), *kinds_of(queries.Query)]
 FREE = {
     "Fail": {"message", "type", "traceback"},  # cut to length instead
     "Release": {"message", "type"},
-    "Once": {"fingerprint"},
+    "Once": {"fingerprint", "kept"},  # the service makes it
 }
 
 
