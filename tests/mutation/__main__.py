@@ -169,7 +169,8 @@ class Run:
         }
 
     def _is_accepted(self, mutation: Mutation) -> bool:
-        return any(one.covers(mutation) for one in self._accepted)
+        text = self._texts[mutation.path]
+        return any(one.covers(mutation, text) for one in self._accepted)
 
     def _show(self, mutation: Mutation, outcome: Outcome, total: int, seconds: float) -> None:
         done = len(self._outcomes)
@@ -188,7 +189,8 @@ class Run:
         seed = self._options.seed
         return (
             f"{mutation.diff(self._texts[mutation.path])}\n"
-            f"  before = {mutation.before!r}\n  after = {mutation.after!r}\n"
+            f"  function = {accepted.place(mutation)!r}\n"
+            f"  change = {f'{mutation.kind}: {mutation.before} ==> {mutation.after}'!r}\n"
             f"  rerun: python -m tests.mutation --mutation {mutation.id}  (found with seed {seed})"
         )
 

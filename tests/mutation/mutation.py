@@ -61,11 +61,11 @@ def mutations(path: str, text: str, edits: Iterable[Edit]) -> list[Mutation]:
     seen: set[tuple[int, str]] = set()
     names: Counter[tuple[str, str, str, str]] = Counter()
     for edit in sorted(edits):
-        changed = text[: edit.start] + edit.new + text[edit.end :]
         first = text.rfind("\n", 0, edit.start) + 1
         last = text.find("\n", edit.end)
         last = len(text) if last < 0 else last
-        before, after = text[first:last], changed[first : last + len(changed) - len(text)]
+        before = text[first:last]
+        after = text[first : edit.start] + edit.new + text[edit.end : last]
         if before == after or (first, after) in seen:
             continue
         seen.add((first, after))

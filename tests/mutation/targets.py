@@ -171,7 +171,7 @@ _FIRST = {
     "audit": ("audit",),
     "editing": ("editing",),
     "errors": ("error_groups", "errors"),
-    "explain": ("explain", "explain_agrees"),
+    "why": ("explain", "explain_agrees"),
     "grants": ("two_tenants",),
     "put_records": ("records", "audit"),
     "live_workers": ("workers",),
@@ -422,6 +422,7 @@ def files() -> list[str]:
     rules = sorted((ROOT / "src/tenure/core").glob("*.py"))
     rules += sorted((ROOT / "src/tenure/features").glob("*/rules.py"))
     rules += sorted((ROOT / "src/tenure/features").glob("*/data.py"))
+    rules += sorted((ROOT / "src/tenure/features").glob("*/dry_run.py"))
     found += [
         str(path.relative_to(ROOT))
         for path in [*rules, ROOT / "src/tenure/features/operate.py"]

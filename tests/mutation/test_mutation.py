@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import importlib
+from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.mutation import accepted, changed, copy, named, python, sql, targets, warm
 from tests.mutation.__main__ import sampled
-from tests.mutation.mutation import Edit, mutations
+from tests.mutation.mutation import Edit, Mutation, mutations
+
+
+@cache
+def all_mutations() -> list[Mutation]:
+    return [
+        mutation
+        for path in targets.files()
+        for mutation in targets.mutations_of(path, (targets.ROOT / path).read_text())
+    ]
 
 
 def results(text: str, edits: list[Edit], kind: str | None = None) -> set[str]:
@@ -229,21 +240,51 @@ def test_a_named_mutation_that_no_longer_applies_says_so() -> None:
         named.mutation(gone, (targets.ROOT / gone.path).read_text())
 
 
-def test_every_accepted_survivor_is_a_mutation_of_the_code_and_has_a_reason() -> None:
-    listed = accepted.read()
-    for path in {one.path for one in listed}:
-        found = targets.mutations_of(path, (targets.ROOT / path).read_text())
-        for one in (one for one in listed if one.path == path):
-            covered = {mutation.after for mutation in found if one.covers(mutation)}
-            assert covered, one
-            assert not one.after or covered == set(one.after), one
-            assert len(one.reason) > 20, one
+def test_every_accepted_change_is_a_mutation_of_one_function_and_has_a_reason() -> None:
+    texts = {path: (targets.ROOT / path).read_text() for path in targets.files()}
+    of_name: dict[str, list[Mutation]] = defaultdict(list)
+    for mutation in all_mutations():
+        of_name[accepted.place(mutation).rpartition(".")[2]].append(mutation)
+    for one in accepted.read():
+        mine = [it for it in of_name[one.function.rpartition(".")[2]] if one.is_of(it)]
+        assert len({accepted.place(it) for it in mine}) == 1, one
+        for change in one.changes:
+            text = texts[mine[0].path]
+            assert any(accepted.change_covers(change, it, text) for it in mine), (one, change)
+        assert len(one.reason) > 20, one
+
+
+def covered(change: str, text: str) -> list[str]:
+    """The results of the mutations of a text that an accepted change covers."""
+    found = mutations("a/b.py", text, python.edits(text))
+    one = accepted.Accepted("b.f", (change,), "for a test")
+    return [mutation.after for mutation in found if one.covers(mutation, text)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f():\n    if held > 1:\n        a()\n",
+        "def f():\n    b()\n    while held >1 and c:  # now\n        a()\n",
+        "def f():\n    a(\n        held\n        > 1\n    )\n",
+    ],
+)
+def test_an_accepted_change_stays_accepted_when_the_code_around_it_changes(text: str) -> None:
+    assert len(covered("comparison: held > 1", text)) == 2
+    assert len(covered("comparison: held > 1 ==> held >= 1", text)) == 1
+    assert len(covered("constant: held > 1", text)) == 1
+
+
+def test_other_changes_are_not_accepted_with_it() -> None:
+    text = "def f():\n    if held > 1 and b < 2:\n        return upheld > 1\n"
+    assert covered("comparison: b < 2 ==> b <= 2", text) == ["if held > 1 and b <= 2:"]
+    assert covered("comparison: held > 1", "def g():\n    a = held > 1\n") == []
+    assert {one.partition(" ")[0] for one in covered("any: held > 1", text)} == {"if"}
 
 
 def test_every_target_has_tests_that_exist() -> None:
-    for path in targets.files():
-        some = targets.mutations_of(path, (targets.ROOT / path).read_text())
-        for selection in targets.selections(some[0]) if some else ():
+    for one in {mutation.path: mutation for mutation in all_mutations()}.values():
+        for selection in targets.selections(one):
             for argument in selection.arguments:
                 exists = (targets.ROOT / argument).exists()
                 assert exists or not argument.startswith("tests/"), argument
