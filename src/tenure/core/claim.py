@@ -97,6 +97,7 @@ def pick(sources: Iterable[Source[T]], only: str | None, limit: int) -> None:
             return
 
 
+# path: a claim in turns
 def serve(source: Turns[T], room: int) -> int:
     """Serve the tenants in turns. Returns how many jobs they had."""
     take, served = source.take, source.served

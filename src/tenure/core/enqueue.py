@@ -169,6 +169,7 @@ def needs_no_lookup(specs: Sequence[JobSpec]) -> bool:
     return all(spec.made_up_id and spec.unique_key is None and not spec.after for spec in specs)
 
 
+# path: an enqueue by the rules
 def enqueue(tx: Transaction[J], batch: Sequence[ops.Enqueue]) -> list[Answer]:
     """Run several calls in one pass, unless a job may finish as soon as it is enqueued."""
     specs = [spec for op in batch for spec in op.jobs]

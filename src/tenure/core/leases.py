@@ -69,6 +69,7 @@ def ack(tx: Transaction[J], batch: Sequence[ops.Ack]) -> list[Answer]:
     return [_ack(tx, op, owners) for op in batch]
 
 
+# path: an ack by the rules
 def _ack(tx: Transaction[J], op: ops.Ack, owners: Owners) -> Answer:
     job = _seen(tx, op, owners)
     ended = not_acked(tx, job, op)
@@ -92,10 +93,12 @@ def _ack(tx: Transaction[J], op: ops.Ack, owners: Owners) -> Answer:
     return OK
 
 
+# path: a failure
 def fail(tx: Transaction[J], batch: Sequence[ops.Fail]) -> list[Answer]:
     return _give_back(tx, batch, ops.Fail.event)
 
 
+# path: a release
 def release(tx: Transaction[J], batch: Sequence[ops.Release]) -> list[Answer]:
     return _give_back(tx, batch, ops.Release.event)
 
@@ -120,6 +123,7 @@ def _give_back(
     return answers
 
 
+# path: a renewal
 def extend(tx: Transaction[J], batch: Sequence[ops.Extend]) -> list[Answer]:
     answers, held = _keep(tx, batch)
     if held:

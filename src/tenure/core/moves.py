@@ -56,6 +56,7 @@ def resume(tx: UntoldTransaction[J]) -> None:
     settle(tx)
 
 
+# path: a child that learns of its parent
 def tell(tx: Transaction[J], child: J, parent_id: str, event: states.Event) -> None:
     """Notify a job of what happened to one of its parents."""
     change = states.decide(child, event, tx.now)

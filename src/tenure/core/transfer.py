@@ -16,6 +16,7 @@ def import_(tx: Transaction[J], batch: Sequence[ops.Import]) -> list[Answer]:
     return [_import(tx, op) for op in batch]
 
 
+# path: an import
 def _import(tx: Transaction[J], op: ops.Import) -> Answer:
     ids = [entry.job.id for entry in op.entries]
     existing = _existing(tx, op.entries)

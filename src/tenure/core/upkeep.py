@@ -21,6 +21,7 @@ class Swept(NamedTuple):
     expired: int
 
 
+# path: a sweep
 def sweep(tx: Transaction[J], queue: str, most: Swept) -> Swept:
     """End expired leases, make due jobs ready, and make expired jobs dead. In each step, all
     jobs end before any child is notified."""

@@ -115,6 +115,7 @@ class RemoteEngine:
             log.warning("the token is sent to %s as plain text; use https://", host)
         return cls(url, settings, clock)
 
+    # path: operations sent
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
         answers: list[Answer] = []
         try:
@@ -134,6 +135,7 @@ class RemoteEngine:
             answers += [error] * (len(batch) - len(answers))
         return answers
 
+    # path: a request
     def _send(self, batch: list[Op], key: str | None, answers: list[Answer]) -> None:
         """Apply operations under a key, and append their results. They are split if they are too
         large for one request, or if the service rejects some of them."""
@@ -166,6 +168,7 @@ class RemoteEngine:
     def apply_within(self, connection: Any, batch: Sequence[Op]) -> list[Answer]:
         raise InvalidInput("connection", "a service has no connections to share")
 
+    # path: a query sent
     def read(self, query: Query) -> Found:
         body = encode({"query": query})
         try:

@@ -71,6 +71,7 @@ def implementation(kind: type[Op], own: Operations) -> Operation:
     return own.get(kind) or SHARED[kind]
 
 
+# path: a keyed call
 def _once(tx: Transaction[Any], op: Any, own: Operations) -> Answer:
     known = tx.answers_of(op.key)
     if known is not None:

@@ -160,6 +160,7 @@ def key_reused(key: str) -> Conflict:
 # What comes from outside -------------------------------------------------------------------------
 
 
+# path: an operation received
 def received(op: Op, payload_limit: int) -> Op:
     """Validate an operation from a client; raises InvalidInput. Fields that only the store may set
     are reset, and JSON is copied, so that the rest of the request can be freed."""

@@ -243,6 +243,7 @@ class Measured:
     def claims_at_once(self) -> bool:
         return isinstance(self._engine, ClaimsAtOnce) and self._engine.claims_at_once
 
+    # path: operations measured
     def apply(self, batch: Sequence[Op]) -> list[Answer]:
         began = self._clock.monotonic()
         answers = self._engine.apply(batch)
@@ -306,6 +307,7 @@ class Measured:
                     metrics.unknown.counts[metrics.label(claims.queue),] += 1
                 self._ended(claims, answer.state, now)
 
+    # path: claims measured
     def _claimed(self, answers: Sequence[Any]) -> None:
         """Count the jobs that were claimed in one commit."""
         metrics = self._metrics
@@ -324,6 +326,7 @@ class Measured:
             if again:
                 metrics.retries.counts[label,] += again
 
+    # path: ends measured
     def _ended(self, claims: Claims, state: State, now: int, count: int = 1) -> None:
         queue = self._metrics.label(claims.queue)
         self._metrics.ran.add(max(0, now - claims.started_at) / 1000, queue, count=count)

@@ -1,8 +1,8 @@
 """Counts how often each production path of an engine is taken, and how many jobs it moves.
 
-Everything is counted from outside: functions of the engine's modules are replaced by wrappers,
-named SQL statements are counted where they are executed, and functions of PostgreSQL by the server.
-The product contains nothing for this.
+A path is a function, a statement or a function of PostgreSQL with a comment above its first line,
+`path: NAME`. Several can have the same name. All functions of the engine's modules are replaced by
+wrappers, statements are counted where they are executed, and functions of PostgreSQL by the server.
 """
 
 from __future__ import annotations
@@ -10,18 +10,23 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import linecache
 import pkgutil
+import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 import psycopg
 
+from tenure.engines.postgres import statements as postgres_statements
 from tenure.engines.postgres.db import Db as PostgresDb
 from tenure.engines.postgres.statements import statements
+from tenure.engines.sqlite import statements as sqlite_statements
 from tenure.engines.sqlite.db import Db as SqliteDb
 from tenure.engines.sqlite.statements import SQL
 from tenure.errors import TenureError
@@ -36,16 +41,27 @@ _MADE = ("_asdict", "_replace", "_make", "_generate_next_value_")  # by Python, 
 
 
 class Counts:
-    """How often each path was taken, by its name."""
+    """How often each path was taken, by its name, and which functions and statements were used."""
 
     def __init__(self) -> None:
         self.known: set[str] = set()  # all paths
         self.times: Counter[str] = Counter()
         self.jobs: Counter[str] = Counter()
+        self.there: set[str] = set()  # all functions and statements
+        self.used: set[str] = set()
 
     def took(self, path: str, jobs: int) -> None:
         self.times[path] += 1
         self.jobs[path] += jobs
+
+    @property
+    def share(self) -> float:
+        """Of the functions and statements, the share that was used."""
+        return len(self.used & self.there) / max(1, len(self.there))
+
+    @property
+    def unused(self) -> list[str]:
+        return sorted(self.there - self.used)
 
 
 def moved(result: Any) -> int:
@@ -80,16 +96,11 @@ def watch(counts: Counts, names: Sequence[str]) -> list[Undo]:
     stands_in: dict[FunctionType, Any] = {}
     undo: list[Undo] = []
     for module in modules:
-        package, _, short = module.__name__.rpartition(".")
-        if package == "tenure.core":
-            short = f"core.{short}"
-        elif package.startswith("tenure.features."):
-            short = f"{package.rpartition('.')[2]}.{short}"
-        for name, value in list(vars(module).items()):
+        for value in list(vars(module).values()):
             if inspect.isfunction(value) and value.__module__ == module.__name__:
-                stands_in[value] = _counted(counts, f"{short}.{name}", value)
+                stands_in[value] = _counted(counts, value)
             elif inspect.isclass(value) and value.__module__ == module.__name__:
-                undo += _watch_class(counts, f"{short}.{name}", value)
+                undo += _watch_class(counts, value)
     for name, module in list(sys.modules.items()):
         if name.startswith("tenure."):
             undo += _replace(vars(module), stands_in)
@@ -103,14 +114,14 @@ def _modules(name: str) -> Iterator[ModuleType]:
         yield importlib.import_module(f"{name}.{found.name}")
 
 
-def _watch_class(counts: Counts, name: str, kind: type) -> list[Undo]:
+def _watch_class(counts: Counts, kind: type) -> list[Undo]:
     undo: list[Undo] = []
     if getattr(kind, "_is_protocol", False):
         return undo
     for attribute, value in list(vars(kind).items()):
         ours = not attribute.startswith("__") and attribute not in _MADE
         if inspect.isfunction(value) and ours:
-            setattr(kind, attribute, _counted(counts, f"{name}.{attribute}", value))
+            setattr(kind, attribute, _counted(counts, value))
             undo.append(functools.partial(setattr, kind, attribute, value))
     return undo
 
@@ -138,14 +149,28 @@ def _swapped(item: Any, stands_in: dict[FunctionType, Any]) -> Any:
     return stands_in.get(item, item) if inspect.isfunction(item) else item
 
 
-def _counted(counts: Counts, path: str, function: Callable[..., Any]) -> Any:
-    counts.known.add(path)
-    outcome = OUTCOMES.get(path)
+def _path_of(function: FunctionType) -> str | None:
+    """The name in the comment above a function or its decorators."""
+    code = function.__code__
+    above = linecache.getline(code.co_filename, code.co_firstlineno - 1)
+    return above.strip().removeprefix("# path: ") if "# path: " in above else None
+
+
+def _counted(counts: Counts, function: FunctionType) -> Any:
+    name = f"{function.__module__}.{function.__qualname__}"
+    counts.there.add(name)
+    path = _path_of(function)
+    outcome = None
+    if path is not None:
+        counts.known.add(path)
+        outcome = OUTCOMES.get(path)
 
     @functools.wraps(function)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
-        counts.took(path, moved(result))
+        counts.used.add(name)
+        if path is not None:
+            counts.took(path, moved(result))
         if outcome is not None:
             counts.took(f"{path}: {outcome(args, result)}", moved(result))
         return result
@@ -155,35 +180,64 @@ def _counted(counts: Counts, path: str, function: Callable[..., Any]) -> Any:
 
 # Statements -------------------------------------------------------------------------------------
 
+_IN_SQL = re.compile(
+    r"^-- name: (?P<name>\S+)\n-- path: (?P<of_name>.+)\n"
+    r"|^-- path: (?P<of_function>.+)\nCREATE FUNCTION tenure\.(?P<function>\w+)",
+    re.MULTILINE,
+)
+
+
+def _paths_in_sql(module: ModuleType) -> dict[str, str]:
+    """The names of paths, by the statement or function in the files of SQL beside a module."""
+    found: dict[str, str] = {}
+    for file in sorted(Path(str(module.__file__)).parent.glob("*.sql")):
+        for mark in _IN_SQL.finditer(file.read_text("utf-8")):
+            if mark["name"]:
+                found[f"statement {mark['name']}"] = mark["of_name"]
+            else:
+                found[f"function {mark['function']}"] = mark["of_function"]
+    return found
+
 
 def _watch_sqlite(counts: Counts) -> list[Undo]:
-    counts.known |= {f"sql {name}" for name in SQL}
-    undo: list[Undo] = []
-    for name in ("one", "all", "packed", "ids", "named", "run", "many", "insert"):
-        undo.append(_watch_statement(counts, SqliteDb, name))
-    return undo
+    methods = ("one", "all", "packed", "ids", "named", "run", "many", "insert")
+    return _watch_statements(counts, SqliteDb, methods, sqlite_statements, SQL)
 
 
 def _watch_postgres(counts: Counts) -> list[Undo]:
-    counts.known |= {f"sql {name}" for name in statements("tenure").sql}
-    names = ("send", "all", "one", "named", "send_named")
-    return [_watch_statement(counts, PostgresDb, name) for name in names]
+    methods = ("send", "all", "one", "named", "send_named")
+    names = statements("tenure").sql
+    return _watch_statements(counts, PostgresDb, methods, postgres_statements, names)
 
 
-def _watch_statement(counts: Counts, kind: type, method: str) -> Undo:
-    """Count a named statement. Its jobs are the rows that were returned, changed or sent."""
+def _watch_statements(
+    counts: Counts, kind: type, methods: Sequence[str], module: ModuleType, names: Iterable[str]
+) -> list[Undo]:
+    paths = _paths_in_sql(module)
+    counts.there |= {f"statement {name}" for name in names}
+    counts.known |= set(paths.values())
+    return [_watch_method(counts, kind, method, paths) for method in methods]
+
+
+def _watch_method(counts: Counts, kind: type, method: str, paths: Mapping[str, str]) -> Undo:
+    """Count the statements that a method executes. Their jobs are the rows that were returned,
+    changed or sent."""
     function = getattr(kind, method)
 
     @functools.wraps(function)
     def stand_in(self: Any, name: str, *args: Any) -> Any:
         result = function(self, name, *args)
+        counts.used.add(f"statement {name}")
+        path = paths.get(f"statement {name}")
+        if path is None:
+            return result
         rows = result if isinstance(result, int) else len(result) if _sized(result) else 0
         if method in ("insert", "send", "send_named"):
             rows = max((len(arg) for arg in args if isinstance(arg, list)), default=0)
         if kind is PostgresDb and method in ("all", "one"):
-            counts.jobs[f"sql {name}"] += rows  # its execution is counted where it is sent
+            counts.jobs[path] += rows  # its execution is counted where it is sent
         else:
-            counts.took(f"sql {name}", max(0, rows))
+            counts.took(path, max(0, rows))
         return result
 
     setattr(kind, method, stand_in)
@@ -197,22 +251,20 @@ def _sized(result: Any) -> bool:
 # Functions of the server ------------------------------------------------------------------------
 
 
-def _called() -> Counter[str]:
+def _add_server_functions(counts: Counts) -> None:
+    """Add the counts of the server, which are complete once the connections are closed. Functions
+    that are written into the statements that call them are not counted."""
     schema = postgres.schema_of(POSTGRES_PLACE)
+    paths = _paths_in_sql(postgres_statements)
     with psycopg.connect(postgres.shared_url()) as connection:
         rows = connection.execute(
-            "SELECT p.proname, coalesce(s.calls, 0) FROM pg_proc p LEFT JOIN "
-            "pg_stat_user_functions s ON s.funcid = p.oid WHERE p.pronamespace = %s::regnamespace",
+            "SELECT p.proname, sum(s.calls) FROM pg_proc p JOIN pg_stat_user_functions s "
+            "ON s.funcid = p.oid WHERE p.pronamespace = %s::regnamespace GROUP BY p.proname",
             (schema,),
         ).fetchall()
-    return Counter({f"plpgsql {name}": calls for name, calls in rows})
-
-
-def _add_server_functions(counts: Counts) -> None:
-    """Add the counts of the server, which are complete once the connections are closed."""
-    found = _called()
-    counts.known |= found.keys()
-    counts.times.update(found)
+    for name, calls in rows:
+        if path := paths.get(f"function {name}"):
+            counts.times[path] += int(calls)
 
 
 # What is watched --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The outcomes of functions that are counted apart, because each of them is a path of its own."""
+"""The outcomes of paths that are counted apart, because each of them is a path of its own."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _insert_plain(args: tuple[Any, ...], result: Any) -> str:
 
 
 OUTCOMES: dict[str, Outcome] = {
-    "fast_paths._ack_and_claim": _ack_and_claim,
-    "counters.LaneBook.first_left": _first_left,
-    "insert._insert_plain": _insert_plain,
+    "acks and a claim in one statement": _ack_and_claim,
+    "jobs that leave a lane together": _first_left,
+    "an insert by columns": _insert_plain,
 }

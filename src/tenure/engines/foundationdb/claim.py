@@ -142,6 +142,7 @@ class Claims:
         self._calm = 0
         self._look_at_leases: dict[str, float] = {}  # by queue: when to look at its leases again
 
+    # path: a claim
     def claim(self, batch: Sequence[ops.Claim | ops.Once]) -> list[Answer]:
         """Run all claims in one commit, and repeat for those that lost."""
         calls, keyed = calls_of(batch)
@@ -426,6 +427,7 @@ def _release_expired(tx: Transaction, held: Held) -> None:
     tx.free(held.record)
 
 
+# path: a claim with a key
 def claim_serially(tx: Transaction, op: ops.Claim) -> Answer:
     """A claim whose result must be known before the commit, because it is stored in the same
     transaction. It conflicts with other claims of the same jobs."""

@@ -27,6 +27,7 @@ class Idle(NamedTuple):
     held_back: bool  # it has jobs, but none may be claimed now; otherwise it has none
 
 
+# path: lanes parked
 def put_aside(tx: Tx, idle: Sequence[Idle]) -> None:
     """Remove lanes and tenants from the index if they are still idle. Adding a job to one of them
     writes its key and conflicts with this."""

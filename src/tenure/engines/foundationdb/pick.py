@@ -234,6 +234,7 @@ class Picker:
         self.idle.append(Idle(self.queue, tenant, group, True))
         return False
 
+    # path: jobs picked
     def pick(self, most: int) -> list[Ready]:
         """Pick up to `most` jobs. They count against the limits from now on. If claims were lost
         recently, picks some of the first jobs instead of the very first."""

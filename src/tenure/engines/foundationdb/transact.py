@@ -232,6 +232,7 @@ class _Run(Generic[R]):
         self._old[self._key] = None
         return answer, bytes(stamp.value)
 
+    # path: another try
     def _again(self, tr: Any, error: Any) -> Any:
         """Wait and prepare another try, or give up."""
         self._tries += 1

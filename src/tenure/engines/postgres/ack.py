@@ -29,10 +29,12 @@ def is_plain(batch: Sequence[ops.Ack]) -> bool:
     return plain and len({op.id for op in batch}) == len(batch)
 
 
+# path: an ack
 def ack(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
     return (_ack_plain if is_plain(batch) else leases.ack)(tx, batch)
 
 
+# path: a plain ack
 def _ack_plain(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
     order, columns = columns_of(batch, None)
     row = tx.db.one("ack", tx.given, *columns)

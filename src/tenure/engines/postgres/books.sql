@@ -24,6 +24,7 @@ END $$;
 -- Brings the books of a queue up to date with the news, and with what the caller, who has locked its
 -- row, tells: changes in the form of news that are in no table. `quiet`: a time at which the caller
 -- found no expired lease in the queue, or NULL.
+-- path: books brought up to date
 CREATE FUNCTION tenure.fold(one integer, quiet bigint, told tenure.news[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -114,6 +114,7 @@ class TenantJobs:
         return taken
 
 
+# path: a claim
 def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
     """Run adjacent claims, those that look for the same jobs together. The books of all their
     queues are locked at once. A queue skipped then because it was empty stays skipped: locking it

@@ -234,6 +234,7 @@ END $$;
 --
 -- The books are brought up to date after some news, and when there are fewer jobs than requested,
 -- if no other transaction holds them. Until then, the first job is in the books or in the news.
+-- path: a claim from one lane
 CREATE FUNCTION tenure.claim_from_lane(
     mark uuid, given bigint, one integer, call_nos integer[], workers text[], spans bigint[],
     leased smallint, more integer, quiet bigint
@@ -486,6 +487,7 @@ END $$;
 -- name: open_books
 SELECT * FROM tenure.open_books(%s::text[], %s::bigint, %s, %s);
 -- name: candidates
+-- path: candidates in turns
 SELECT * FROM tenure.candidates(%s, %s::text, %s::text[], %s::integer, %s::integer,
     %s::integer);
 -- name: candidates_beside
@@ -494,6 +496,7 @@ SELECT * FROM tenure.candidates_beside(%s, %s::integer);
 SELECT * FROM tenure.claim_alone(%s::uuid, %s::bigint, %s, %s::integer[], %s::text[],
     %s::bigint[], %s::smallint, %s::integer);
 -- name: lease
+-- path: jobs leased
 SELECT * FROM tenure.lease(%s::bigint, %s::bigint[], %s::integer[], %s::text[], %s::bigint[],
     %s::smallint, %s::integer, %s::integer[], %s::integer[], %s::integer[], %s::bigint[],
     %s::bigint[]);

@@ -4,6 +4,7 @@
 -- Adds jobs. The arrays of rare options may be empty. Ids are inserted in order, so that two
 -- transactions with the same ids do not deadlock. An id or key that is taken is a unique violation;
 -- the caller looks it up again then.
+-- path: an enqueue by the server
 CREATE FUNCTION tenure.enqueue(
     given bigint, queues text[], tenants text[], grps text[], lane_nos integer[], ids text[],
     payloads text[], kinds text[], priorities integer[], attempts integer[], keys text[],

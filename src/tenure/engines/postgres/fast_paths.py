@@ -51,6 +51,7 @@ def _enqueue_fits(batch: Sequence[ops.Enqueue]) -> bool:
     return bool(specs) and needs_no_lookup(specs)
 
 
+# path: an enqueue in one statement
 def _enqueue(
     db: Db, mark: str, batch: Sequence[ops.Enqueue], given: int | None, places: Places
 ) -> list[Answer]:
@@ -60,6 +61,7 @@ def _enqueue(
     return [ops.Enqueued([spec.id for spec in op.jobs], [True] * len(op.jobs), now) for op in batch]
 
 
+# path: an ack in one statement
 def _ack(
     db: Db, mark: str, batch: Sequence[ops.Ack], given: int | None, places: Places
 ) -> list[Answer] | None:
@@ -80,6 +82,7 @@ def _claim_fits(batch: Sequence[ops.Claim]) -> bool:
     )
 
 
+# path: a claim in one statement
 def _claim(
     db: Db, mark: str, batch: Sequence[ops.Claim], given: int | None, places: Places
 ) -> list[Answer] | None:
@@ -123,6 +126,7 @@ def _both_fit(batch: Sequence[Op]) -> bool:
     return ack.is_plain(acks) and _claim_fits(claims)
 
 
+# path: acks and a claim in one statement
 def _ack_and_claim(
     db: Db, mark: str, batch: Sequence[Op], given: int | None, places: Places
 ) -> list[Answer] | None:

@@ -41,6 +41,7 @@ class Batch:
         self._turn: list[int] = []
         self._keyed: list[int] = []
 
+    # path: a batch over shards
     def run(self) -> list[Answer]:
         for at, op in enumerate(self._batch):
             if isinstance(op, ops.Claim):

@@ -52,6 +52,7 @@ class Asking:
         elif isinstance(answer, TenureError):
             self._error = answer
 
+    # path: a claim over shards
     def result(self) -> Answer:
         """All jobs; the error of a shard only if no shard could be asked."""
         if not self._jobs:

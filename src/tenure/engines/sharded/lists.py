@@ -46,6 +46,7 @@ class Source:
         return None if self.cursor is None else self.scanned_to
 
 
+# path: a list over shards
 def read(cluster: Cluster, query: ListQuery, of: Sequence[Shard] | None) -> Found:
     """A page of the merged list. of: the shards that have matching jobs; None for all."""
     among = list(cluster.shards if of is None else of)

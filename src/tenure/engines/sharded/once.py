@@ -148,6 +148,7 @@ class Keyed:
         silent = [shard for shard in there if shard not in first]
         return (first + silent or among) if touched else []
 
+    # path: a keyed call over shards
     def part(self, shard: int) -> ops.Once:
         """What a shard is asked to do, and the routes. An operation that is no longer at home there
         is left out. The length does not depend on the routes."""

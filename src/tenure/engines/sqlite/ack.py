@@ -42,6 +42,7 @@ def ack(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
     return answers
 
 
+# path: a plain ack
 def _ack_plain(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
     known = _known(tx, batch)
     if known:
@@ -71,6 +72,7 @@ def _ack_plain(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Answer]:
     return answers
 
 
+# path: an ack of jobs that the books know
 def _known(tx: Transaction, batch: Sequence[ops.Ack]) -> list[Place]:
     """The places of the jobs, if the books show that each of the operations holds a lease;
     otherwise nothing."""

@@ -58,6 +58,7 @@ class Picks:
         return Picks(self.rows[start:end], self.lanes[start:end])
 
 
+# path: a claim
 def claim(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
     """Run adjacent claims, those that look for the same jobs together."""
     answers: list[Answer] = []
@@ -129,6 +130,7 @@ class Source:
                 return
             offset += room
 
+    # path: a claim for one tenant
     def tenant(self, name: str, room: int) -> TenantBook | None:
         tenant = self._tx.books.tenant(self._book.name, name)
         if tenant is None or tenant.room <= 0:
@@ -208,6 +210,7 @@ class LaneCursor:
             self._head, self._is_taken = self._rows[0][:2], False
         return self._head
 
+    # path: the first jobs of a lane
     def take(self, most: int) -> int:
         """Pick the first jobs, or as many as there are. Returns how many. If one is all that is
         needed so far, only its head is picked."""
@@ -236,6 +239,7 @@ class LaneCursor:
         self._chunk *= 2
 
 
+# path: jobs read as one value
 def _packed(tx: Transaction, wanted: tuple[int, ...]) -> list[Row]:
     """The same rows, fetched in one step. Large payloads do not fit and are fetched separately."""
     rows = tx.db.packed("next_in_lane_packed", *wanted)

@@ -168,6 +168,7 @@ class LaneBook:
             line.pop()
             self.whole = False
 
+    # path: jobs that join a lane together
     def all_joined(self, priority: int, seqs: Sequence[int]) -> None:
         """Jobs of one priority became ready, which were enqueued after all others."""
         for seq in seqs[: LINE + 1]:  # no more than those become known
@@ -178,6 +179,7 @@ class LaneBook:
         if (priority, seq) in self.line:
             self.line.remove((priority, seq))
 
+    # path: jobs that leave a lane together
     def first_left(self, n: int, following: Head | None) -> None:
         """The first `n` jobs stopped being ready. following: the one behind them, if known."""
         del self.line[:n]

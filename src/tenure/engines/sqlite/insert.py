@@ -59,6 +59,7 @@ def insert_jobs(
     return seqs
 
 
+# path: an insert by columns
 def _insert_plain(db: Db, books: Books, now: int, specs: Sequence[JobSpec]) -> bool:
     """Insert jobs that are ready at once and have no rare options, column by column. Returns False
     if there are others among them, and inserts nothing then."""

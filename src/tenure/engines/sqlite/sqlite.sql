@@ -328,6 +328,7 @@ WHERE line <> '[]';
 iif(s.seq IS NULL AND j.unique_key IS NULL AND j.options IS NULL, NULL,
 json_array(s.run_at, s.attempts, s.expires_at, j.unique_key, j.options, s.errors))
 -- name: next_in_lane
+-- path: jobs read by lane
 SELECT r.priority, r.seq, j.id, j.created_at, j.max_attempts, j.kind, j.payload,
     {rare}
 FROM tenure_ready r CROSS JOIN tenure_jobs j ON j.seq = r.seq
@@ -345,6 +346,7 @@ FROM (
         LEFT JOIN tenure_states s ON s.seq = r.seq
     WHERE r.lane = ? AND (r.priority, r.seq) > (?, ?) ORDER BY r.priority, r.seq LIMIT ?);
 -- name: payloads
+-- path: large payloads read
 SELECT seq, payload FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.value;
 -- fragment: has_no_jobs
 done = 0 AND ready = 0 AND leased = 0
@@ -375,12 +377,15 @@ SELECT max(ifnull((SELECT max(seq) FROM tenure_jobs), 0),
     ifnull((SELECT max(parent) FROM tenure_deps), 0),
     ifnull((SELECT max(last) FROM tenure_untold), 0));
 -- name: insert_plain_jobs
+-- path: plain jobs stored
 INSERT INTO tenure_jobs (created_at, seq, id, lane, payload, priority, max_attempts, kind)
 VALUES (?1, ?, ?, ?, ?, ?, ?, ?);
 -- name: insert_alike_jobs
+-- path: equal jobs stored
 INSERT INTO tenure_jobs (created_at, priority, max_attempts, kind, seq, id, lane, payload)
 VALUES (?1, ?2, ?3, ?4, ?, ?, ?, ?);
 -- name: insert_job
+-- path: a job with options stored
 INSERT INTO tenure_jobs (seq, id, lane, priority, created_at, max_attempts, kind, payload,
     unique_key, options)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
@@ -452,6 +457,7 @@ DELETE FROM tenure_deps WHERE child = ?;
 SELECT 1 FROM tenure_deps WHERE child = ? LIMIT 1;
 
 -- name: jobs_to_lease
+-- path: jobs read by number
 SELECT j.priority, j.seq, j.id, j.created_at, j.max_attempts, j.kind, j.payload,
     {rare}
 FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.value
@@ -505,6 +511,7 @@ SELECT EXISTS (SELECT 1 FROM tenure_untold),
     OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_expiry
         WHERE queue = :queue AND expires_at IS NOT NULL AND state < 3 AND expires_at <= :now);
 -- name: promote_jobs
+-- path: jobs that become ready
 UPDATE tenure_states SET state = 2 WHERE seq IN (SELECT value FROM json_each(?));
 -- name: move_job
 INSERT INTO tenure_states (seq, queue, state, at, attempts, run_at, expires_at, worker, errors,
@@ -516,12 +523,15 @@ ON CONFLICT (seq) DO UPDATE SET state = excluded.state, at = excluded.at,
 -- name: edit_job
 UPDATE tenure_jobs SET priority = ?1, payload = ifnull(?2, payload) WHERE seq = ?3;
 -- name: finish_jobs
+-- path: several jobs finished
 UPDATE tenure_states SET state = 4, at = ?1, updated_at = ?1
 WHERE seq IN (SELECT value FROM json_each(?3)) AND state = 3 AND token = ?2;
 -- name: finish_run
+-- path: a row of jobs finished
 UPDATE tenure_states SET state = 4, at = ?1, updated_at = ?1
 WHERE seq BETWEEN ?3 AND ?4 AND state = 3 AND token = ?2;
 -- name: finish_job
+-- path: one job finished
 UPDATE tenure_states SET state = 4, at = ?2, updated_at = ?2, result = ?1
 WHERE seq = ?3 AND state = 3 AND token = ?4;
 -- name: extend_job

@@ -57,6 +57,7 @@ class Upkeep(InOneTransaction[Transaction]):
                 db.run(statement, queue)
 
 
+# path: maintenance of a store
 def maintain(tx: Transaction, batch: Sequence[ops.Maintain]) -> list[Answer]:
     return [_maintain(tx, op) for op in batch]
 
