@@ -65,15 +65,5 @@ END $$;
 
 -- statements
 
--- name: limit_of
-SELECT concurrency, rate, per_ms, weight, paused FROM tenure.limits
-WHERE queue = %s AND tenant = %s AND grp = %s;
--- name: delete_limit
-DELETE FROM tenure.limits WHERE queue = %s AND tenant = %s AND grp = %s;
--- name: insert_limit
-INSERT INTO tenure.limits (queue, tenant, grp, concurrency, rate, per_ms, weight, paused)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s);
--- name: limit_queue
-UPDATE tenure.queues SET paused = %s, max_leased = %s, rate = %s, per_ms = %s WHERE id = %s;
 -- name: rebound
 SELECT tenure.rebound(%s::integer, %s);

@@ -109,11 +109,6 @@ FROM unnest(%s::text[], %s::text[], %s::text[]) w (q, t, k)
     JOIN tenure.tenants t ON t.queue = q.id AND t.tenant = w.t
     JOIN tenure.keys k ON k.tenant = t.id AND k.unique_key = w.k
     JOIN tenure.jobs j ON j.seq = k.seq;
--- name: owners
-SELECT j.id, q.queue, t.tenant
-FROM unnest(%s::text[]) w (id) JOIN tenure.jobs j ON j.id = w.id
-    JOIN tenure.lanes l ON l.id = j.lane JOIN tenure.tenants t ON t.id = l.tenant
-    JOIN tenure.queues q ON q.id = l.queue;
 -- name: parents
 SELECT * FROM tenure.parents(%s::text[]);
 -- name: insert_deps

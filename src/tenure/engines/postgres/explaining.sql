@@ -4,20 +4,6 @@
 
 -- name: why_now
 SELECT tenure.moment(%s::bigint);
--- name: why_books
-SELECT j.seq, s.state, l.id, t.id, q.id, q.tokens, q.tokens_at, q.served, q.leased, t.leased
-FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
-    JOIN tenure.tenants t ON t.id = l.tenant JOIN tenure.queues q ON q.id = t.queue
-WHERE j.id = %s;
--- name: why_parents
-SELECT j.id, q.queue, t.tenant, s.state, count(*) OVER ()
-FROM tenure.deps d
-    CROSS JOIN LATERAL (SELECT * FROM tenure.jobs k WHERE k.seq = d.parent OFFSET 0) j
-    CROSS JOIN LATERAL (SELECT * FROM tenure.states k WHERE k.seq = j.seq OFFSET 0) s
-    CROSS JOIN LATERAL (SELECT * FROM tenure.lanes k WHERE k.id = j.lane OFFSET 0) l
-    CROSS JOIN LATERAL (SELECT * FROM tenure.tenants k WHERE k.id = l.tenant OFFSET 0) t
-    CROSS JOIN LATERAL (SELECT * FROM tenure.queues k WHERE k.id = l.queue OFFSET 0) q
-WHERE d.child = %(seq)s ORDER BY j.id LIMIT %(most)s;
 -- name: why_news
 SELECT lane, sum(ready)::bigint, sum(leased)::bigint, sum(served)::bigint, max(turn), max(last_turn)
 FROM tenure.news

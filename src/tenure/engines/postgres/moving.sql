@@ -118,8 +118,6 @@ WHERE j.id = ANY (%s::text[]);
 -- name: save
 SELECT tenure.save(%s::bigint[], %s::smallint[], %s::bigint[], %s::integer[], %s::bigint[],
     %s::bigint[], %s::text[], %s::text[], %s::bigint[]);
--- name: edit_job
-UPDATE tenure.jobs SET priority = %s, payload = coalesce(%s, payload) WHERE seq = %s;
 -- name: edit_state
 UPDATE tenure.states SET priority = %s WHERE seq = %s;
 -- name: finish
@@ -150,5 +148,3 @@ WHERE k.tenant = l.tenant AND k.unique_key = w.key;
 -- name: key_holder
 SELECT j.id FROM tenure.keys k JOIN tenure.jobs j ON j.seq = k.seq
 WHERE k.tenant = %s AND k.unique_key = %s;
--- name: hold_key
-INSERT INTO tenure.keys (tenant, unique_key, seq) VALUES (%s, %s, %s);

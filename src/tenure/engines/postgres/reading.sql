@@ -1,6 +1,59 @@
 -- Jobs, counts and waits.
 
 -- version: 1
+-- The views that the shared statements read. Each part of a job is looked up by key: the planner might
+-- read whole tables for every page.
+CREATE VIEW tenure.whole_jobs AS
+SELECT j.seq, j.id, q.queue, s.state, j.priority, s.run_at, j.created_at, s.updated_at, s.attempts,
+    j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at, s.token, s.worker, s.expires_at,
+    j.unique_key, j.options, s.progress, s.note, j.payload, s.result, s.errors, l.id AS lane_id,
+    t.id AS tenant_id, left(j.payload, 200) AS preview, octet_length(j.payload) AS size,
+    CASE WHEN s.errors IS NOT NULL THEN json_build_object(
+        'at', s.errors::json -> -1 -> 'at', 'type', coalesce(s.errors::json -> -1 ->> 'type', ''),
+        'group', coalesce(s.errors::json -> -1 ->> 'group', ''),
+        'message', left(s.errors::json -> -1 ->> 'message', 200))::text END AS last_error
+FROM tenure.jobs j
+    CROSS JOIN LATERAL (SELECT * FROM tenure.states k WHERE k.seq = j.seq OFFSET 0) s
+    CROSS JOIN LATERAL (SELECT * FROM tenure.lanes k WHERE k.id = j.lane OFFSET 0) l
+    CROSS JOIN LATERAL (SELECT * FROM tenure.tenants k WHERE k.id = l.tenant OFFSET 0) t
+    CROSS JOIN LATERAL (SELECT * FROM tenure.queues k WHERE k.id = l.queue OFFSET 0) q;
+
+-- What is not in the books yet, and their counts with it.
+CREATE VIEW tenure.unfolded_news AS
+SELECT n.* FROM tenure.queues q JOIN tenure.news n
+    ON n.queue = q.id AND n.xid >= tenure.unfolded(q.folded, q.folded_on);
+CREATE VIEW tenure.queue_counts AS
+SELECT q.queue, q.paused, q.waiting + n.waiting AS waiting, q.delayed + n.delayed AS delayed,
+    q.ready + n.ready AS ready, q.leased + n.leased AS leased, q.done + n.done AS done,
+    q.dead + n.dead AS dead, q.cancelled + n.cancelled AS cancelled
+FROM tenure.queues q CROSS JOIN LATERAL (
+    SELECT coalesce(sum(waiting), 0) AS waiting, coalesce(sum(delayed), 0) AS delayed,
+        coalesce(sum(ready), 0) AS ready, coalesce(sum(leased), 0) AS leased,
+        coalesce(sum(done), 0) AS done, coalesce(sum(dead), 0) AS dead,
+        coalesce(sum(cancelled), 0) AS cancelled
+    FROM tenure.news k
+    WHERE k.queue = q.id AND k.xid >= tenure.unfolded(q.folded, q.folded_on)) n;
+CREATE VIEW tenure.lane_counts AS
+SELECT l.queue, l.tenant, l.grp, l.waiting + coalesce(n.waiting, 0) AS waiting,
+    l.delayed + coalesce(n.delayed, 0) AS delayed, l.ready + coalesce(n.ready, 0) AS ready,
+    l.leased + coalesce(n.leased, 0) AS leased, l.done + coalesce(n.done, 0) AS done,
+    l.dead + coalesce(n.dead, 0) AS dead, l.cancelled + coalesce(n.cancelled, 0) AS cancelled
+FROM tenure.lanes l LEFT JOIN (
+    SELECT queue, lane, sum(waiting) AS waiting, sum(delayed) AS delayed, sum(ready) AS ready,
+        sum(leased) AS leased, sum(done) AS done, sum(dead) AS dead, sum(cancelled) AS cancelled
+    FROM tenure.unfolded_news GROUP BY queue, lane) n ON n.queue = l.queue AND n.lane = l.id;
+CREATE VIEW tenure.tenant_counts AS
+SELECT t.queue, t.tenant, t.waiting + coalesce(n.waiting, 0) AS waiting,
+    t.delayed + coalesce(n.delayed, 0) AS delayed, t.ready + coalesce(n.ready, 0) AS ready,
+    t.leased + coalesce(n.leased, 0) AS leased, t.done + coalesce(n.done, 0) AS done,
+    t.dead + coalesce(n.dead, 0) AS dead, t.cancelled + coalesce(n.cancelled, 0) AS cancelled
+FROM tenure.tenants t LEFT JOIN (
+    SELECT k.queue, l.tenant, sum(k.waiting) AS waiting, sum(k.delayed) AS delayed,
+        sum(k.ready) AS ready, sum(k.leased) AS leased, sum(k.done) AS done, sum(k.dead) AS dead,
+        sum(k.cancelled) AS cancelled
+    FROM tenure.unfolded_news k JOIN tenure.lanes l ON l.id = k.lane
+    GROUP BY k.queue, l.tenant) n ON n.queue = t.queue AND n.tenant = t.id;
+
 -- The jobs of each group of a range, all tenants together: what the books say, and the news. It is
 -- a function because planning takes longer than running it.
 CREATE FUNCTION tenure.group_totals(of_queue integer, first text, last text, most integer)
@@ -26,55 +79,10 @@ END $$;
 
 -- statements
 
--- fragment: jobs
-tenure.jobs j JOIN tenure.states s ON s.seq = j.seq JOIN tenure.lanes l ON l.id = j.lane
-    JOIN tenure.tenants t ON t.id = l.tenant JOIN tenure.queues q ON q.id = t.queue
--- fragment: whole_job
-j.seq, j.id, q.queue, s.state, j.payload, j.priority, s.run_at, j.created_at, s.updated_at,
-s.attempts, j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at, s.token, s.worker,
-s.expires_at, j.unique_key, j.options, s.progress, s.note, s.result, s.errors
--- name: read_job
-SELECT {whole_job}
-FROM {jobs}
-WHERE j.id = %s;
--- name: seqs_by_id
-SELECT id, seq FROM tenure.jobs WHERE id = ANY (%s::text[]);
--- name: owned_by_id
-SELECT j.id, j.seq, q.queue, t.tenant
-FROM tenure.jobs j JOIN tenure.lanes l ON l.id = j.lane JOIN tenure.tenants t ON t.id = l.tenant
-    JOIN tenure.queues q ON q.id = t.queue
-WHERE j.id = ANY (%s::text[]);
--- name: read_jobs
-SELECT {whole_job}
-FROM {jobs}
-WHERE j.seq = ANY (%s::bigint[]);
 -- name: job_bytes
 SELECT j.seq, octet_length(j.payload) + coalesce(octet_length(s.result), 0)
     + coalesce(octet_length(s.errors), 0)
 FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq WHERE j.seq = ANY (%s::bigint[]);
--- Forces a lookup by key for each row: the planner might read all of them for every page.
--- name: export
-SELECT {whole_job}
-FROM (SELECT * FROM tenure.jobs WHERE seq > %s::bigint ORDER BY seq LIMIT %s) j
-    CROSS JOIN LATERAL (SELECT * FROM tenure.states k WHERE k.seq = j.seq OFFSET 0) s
-    CROSS JOIN LATERAL (SELECT * FROM tenure.lanes k WHERE k.id = j.lane OFFSET 0) l
-    CROSS JOIN LATERAL (SELECT * FROM tenure.tenants k WHERE k.id = l.tenant OFFSET 0) t
-    CROSS JOIN LATERAL (SELECT * FROM tenure.queues k WHERE k.id = l.queue OFFSET 0) q
-ORDER BY j.seq;
--- name: parents_of
-SELECT d.child, j.id FROM tenure.deps d JOIN tenure.jobs j ON j.seq = d.parent
-WHERE d.child = ANY (%s::bigint[]);
--- name: read_summaries
-SELECT j.seq, j.id, q.queue, s.state, j.priority, s.run_at, j.created_at, s.updated_at,
-    s.attempts, j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at, s.token, s.worker,
-    s.expires_at, j.unique_key, j.options, s.progress, s.note, left(j.payload, 200),
-    octet_length(j.payload), s.result IS NOT NULL,
-    CASE WHEN s.errors IS NOT NULL THEN json_build_object(
-        'at', s.errors::json -> -1 -> 'at', 'type', coalesce(s.errors::json -> -1 ->> 'type', ''),
-        'group', coalesce(s.errors::json -> -1 ->> 'group', ''),
-        'message', left(s.errors::json -> -1 ->> 'message', 200))::text END
-FROM {jobs}
-WHERE j.seq = ANY (%s::bigint[]);
 -- name: jobs_by_key
 SELECT j.id, q.queue, t.tenant FROM (
         SELECT id, queue, tenant FROM tenure.tenants WHERE id > %(after)s::bigint
@@ -83,90 +91,15 @@ SELECT j.id, q.queue, t.tenant FROM (
         WHERE k.tenant = t.id AND k.unique_key = %(key)s OFFSET 0) k
     CROSS JOIN LATERAL (SELECT id FROM tenure.jobs i WHERE i.seq = k.seq OFFSET 0) j
     JOIN tenure.queues q ON q.id = t.queue;
--- name: totals
-SELECT coalesce(sum(waiting), 0), coalesce(sum(delayed), 0), coalesce(sum(ready), 0),
-    coalesce(sum(leased), 0), coalesce(sum(done), 0), coalesce(sum(dead), 0),
-    coalesce(sum(cancelled), 0)
-FROM (
-    SELECT waiting, delayed, ready, leased, done, dead, cancelled FROM tenure.queues
-    UNION ALL
-    SELECT n.waiting, n.delayed, n.ready, n.leased, n.done, n.dead, n.cancelled
-    FROM tenure.queues q JOIN tenure.news n
-        ON n.queue = q.id AND n.xid >= tenure.unfolded(q.folded, q.folded_on)) n;
--- name: stats
-SELECT q.queue, q.paused, q.waiting + n.waiting, q.delayed + n.delayed, q.ready + n.ready,
-    q.leased + n.leased, q.done + n.done, q.dead + n.dead, q.cancelled + n.cancelled
-FROM tenure.queues q CROSS JOIN LATERAL (
-    SELECT coalesce(sum(waiting), 0) AS waiting, coalesce(sum(delayed), 0) AS delayed,
-        coalesce(sum(ready), 0) AS ready, coalesce(sum(leased), 0) AS leased,
-        coalesce(sum(done), 0) AS done, coalesce(sum(dead), 0) AS dead,
-        coalesce(sum(cancelled), 0) AS cancelled
-    FROM tenure.news
-    WHERE news.queue = q.id AND news.xid >= tenure.unfolded(q.folded, q.folded_on)) n
-WHERE %(queue)s::text IS NULL OR q.queue = %(queue)s ORDER BY q.queue;
--- name: stats_of_tenants
-SELECT q.queue, q.paused, coalesce(sum(c.waiting), 0), coalesce(sum(c.delayed), 0),
-    coalesce(sum(c.ready), 0), coalesce(sum(c.leased), 0), coalesce(sum(c.done), 0),
-    coalesce(sum(c.dead), 0), coalesce(sum(c.cancelled), 0)
-FROM tenure.queues q LEFT JOIN LATERAL (
-    SELECT waiting, delayed, ready, leased, done, dead, cancelled FROM tenure.tenants t
-    WHERE t.queue = q.id AND t.tenant = ANY (%(tenants)s::text[])
-    UNION ALL
-    SELECT n.waiting, n.delayed, n.ready, n.leased, n.done, n.dead, n.cancelled
-    FROM tenure.news n JOIN tenure.lanes l ON l.id = n.lane JOIN tenure.tenants t ON t.id = l.tenant
-    WHERE n.queue = q.id AND n.xid >= tenure.unfolded(q.folded, q.folded_on) AND t.tenant = ANY (%(tenants)s::text[])) c ON true
-WHERE %(queue)s::text IS NULL OR q.queue = %(queue)s GROUP BY q.queue, q.paused ORDER BY q.queue;
--- name: tenants
-SELECT * FROM (
-    SELECT t.tenant, t.waiting + coalesce(n.waiting, 0) AS waiting,
-        t.delayed + coalesce(n.delayed, 0) AS delayed, t.ready + coalesce(n.ready, 0) AS ready,
-        t.leased + coalesce(n.leased, 0) AS leased, t.done + coalesce(n.done, 0) AS done,
-        t.dead + coalesce(n.dead, 0) AS dead, t.cancelled + coalesce(n.cancelled, 0) AS cancelled
-    FROM tenure.tenants t LEFT JOIN (
-        SELECT l.tenant, sum(n.waiting) AS waiting, sum(n.delayed) AS delayed,
-            sum(n.ready) AS ready, sum(n.leased) AS leased, sum(n.done) AS done,
-            sum(n.dead) AS dead, sum(n.cancelled) AS cancelled
-        FROM tenure.news n JOIN tenure.lanes l ON l.id = n.lane
-        WHERE n.queue = %(queue)s AND n.xid >= (
-            SELECT tenure.unfolded(q.folded, q.folded_on) FROM tenure.queues q
-            WHERE q.id = %(queue)s) GROUP BY l.tenant) n ON n.tenant = t.id
-    WHERE t.queue = %(queue)s AND t.tenant >= %(first)s AND t.tenant <= %(last)s) x
-WHERE waiting + delayed + ready + leased + done + dead + cancelled > 0
-ORDER BY tenant LIMIT %(limit)s;
--- name: groups
-SELECT * FROM (
-    SELECT l.grp, l.waiting + coalesce(n.waiting, 0) AS waiting,
-        l.delayed + coalesce(n.delayed, 0) AS delayed, l.ready + coalesce(n.ready, 0) AS ready,
-        l.leased + coalesce(n.leased, 0) AS leased, l.done + coalesce(n.done, 0) AS done,
-        l.dead + coalesce(n.dead, 0) AS dead, l.cancelled + coalesce(n.cancelled, 0) AS cancelled
-    FROM tenure.tenants t JOIN tenure.lanes l ON l.tenant = t.id LEFT JOIN (
-        SELECT lane, sum(waiting) AS waiting, sum(delayed) AS delayed, sum(ready) AS ready,
-            sum(leased) AS leased, sum(done) AS done, sum(dead) AS dead,
-            sum(cancelled) AS cancelled
-        FROM tenure.news
-        WHERE news.queue = %(queue)s AND news.xid >= (
-            SELECT tenure.unfolded(q.folded, q.folded_on) FROM tenure.queues q
-            WHERE q.id = %(queue)s) GROUP BY lane) n
-        ON n.lane = l.id
-    WHERE t.queue = %(queue)s AND t.tenant = %(tenant)s AND l.grp <> ''
-        AND (%(after)s::text IS NULL OR l.grp > %(after)s)) x
-WHERE waiting + delayed + ready + leased + done + dead + cancelled > 0
-ORDER BY grp LIMIT %(limit)s;
--- name: group_totals
-SELECT * FROM tenure.group_totals(%(queue)s, %(first)s, %(last)s, %(limit)s);
 -- name: lane_counts
 WITH mine AS (SELECT * FROM tenure.lanes WHERE id = ANY (%s::integer[]))
-SELECT coalesce(sum(waiting), 0), coalesce(sum(delayed), 0), coalesce(sum(ready), 0),
-    coalesce(sum(leased), 0), coalesce(sum(done), 0), coalesce(sum(dead), 0),
-    coalesce(sum(cancelled), 0)
-FROM (
-    SELECT waiting, delayed, ready, leased, done, dead, cancelled FROM mine
+SELECT {sums} FROM (
+    SELECT {states} FROM mine
     UNION ALL
     SELECT n.waiting, n.delayed, n.ready, n.leased, n.done, n.dead, n.cancelled
-    FROM tenure.queues q JOIN tenure.news n
-        ON n.queue = q.id AND n.xid >= tenure.unfolded(q.folded, q.folded_on)
-        JOIN mine ON mine.id = n.lane
-    WHERE q.id IN (SELECT queue FROM mine)) n;
+    FROM mine JOIN tenure.unfolded_news n ON n.queue = mine.queue AND n.lane = mine.id) x;
+-- name: group_totals
+SELECT * FROM tenure.group_totals(%(queue)s, %(first)s, %(last)s, %(limit)s);
 -- Only the first job of each lane and priority counts. It is looked for among the jobs that have
 -- been ready for the longest time; then, where all of these are behind others, in every lane.
 -- name: oldest_ready

@@ -78,6 +78,3 @@ class Snapshot:
             if size >= queries.PAGE_BYTES or n == len(seqs):
                 yield seqs[start:n]
                 start, size = n, 0
-
-    def jobs_after(self, seq: int, limit: int) -> Sequence[Row]:
-        return self.db.all("export", seq, limit)

@@ -26,17 +26,10 @@ END $$;
 SELECT schedule FROM tenure.schedules WHERE name = %s FOR UPDATE;
 -- name: add_schedule
 INSERT INTO tenure.schedules (name, schedule) VALUES (%s, %s);
--- name: put_schedule
-INSERT INTO tenure.schedules (name, schedule) VALUES (%s, %s)
-ON CONFLICT (name) DO UPDATE SET schedule = excluded.schedule;
--- name: drop_schedule
-DELETE FROM tenure.schedules WHERE name = %s RETURNING name;
 -- name: timetable
 SELECT tenure.moment(%s), ARRAY(SELECT schedule FROM tenure.schedules ORDER BY name);
 -- name: take_keys
 SELECT taken, told FROM tenure.take_keys(%s::bigint, %s::text[]);
--- name: once
-SELECT answers FROM tenure.once WHERE key = %s;
 -- name: put_answers
 UPDATE tenure.once SET answers = %s WHERE key = %s;
 -- name: forget_once
@@ -47,11 +40,6 @@ RETURNING key;
 SELECT value FROM tenure.records
 WHERE space = %s AND key = %s AND (expires_at IS NULL OR expires_at > (SELECT tenure.moment(%s)))
 FOR UPDATE;
--- name: put_record
-INSERT INTO tenure.records (space, key, value, expires_at) VALUES (%s, %s, %s, %s)
-ON CONFLICT (space, key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at;
--- name: drop_record
-DELETE FROM tenure.records WHERE space = %s AND key = %s;
 -- name: drop_records
 DELETE FROM tenure.records WHERE (space, key) IN (
     SELECT space, key FROM tenure.records WHERE expires_at IS NOT NULL AND expires_at <= %s
@@ -61,6 +49,3 @@ SELECT key, value FROM tenure.records
 WHERE space = %s AND key >= %s AND key <= %s
     AND (expires_at IS NULL OR expires_at > (SELECT tenure.moment(%s)))
 ORDER BY key LIMIT 1 FOR UPDATE SKIP LOCKED;
--- name: count_records
-SELECT count(*) FROM (
-    SELECT FROM tenure.records WHERE space = %s AND key >= %s AND key <= %s LIMIT %s) x;

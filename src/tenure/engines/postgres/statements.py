@@ -36,28 +36,36 @@ _TEXTS = [_FOLDER.joinpath(f"{name}.sql").read_text("utf-8") for name in FILES]
 
 
 class Statements(NamedTuple):
-    """The contents of all files and of the shared reads for one schema name."""
+    """The contents of all files and of the shared statements for one schema name."""
 
     schema: dict[int, str]
     sql: dict[str, bytes]
 
 
 def _for_psycopg(text: str) -> str:
-    """The shared reads with parameters as psycopg has them. The server knows the time, unless it
-    is given."""
+    """The shared statements with parameters as psycopg has them. The server knows the time, unless
+    it is given."""
     text = text.replace(":now", "(SELECT tenure.moment(:given))").replace("?", "%s")
-    return re.sub(r":(\w+)", r"%(\1)s", text)
+    return re.sub(r"(?<!:):(\w+)", r"%(\1)s", text)
 
 
 @cache
 def statements(schema: str) -> Statements:
     """All statements, with `schema` as the name of the schema."""
     scripts: dict[int, str] = {}
-    sql: dict[str, bytes] = {}
-    for text in [*_TEXTS, f"-- statements\n{_for_psycopg(SHARED)}"]:
-        versions, _, rest = re.sub(r"\btenure\b", schema, text).partition("-- statements\n")
-        for version, script in parts(versions, "version").items():
+    named_parts = [_for_psycopg(SHARED)]
+    for text in _TEXTS:
+        versions, _, rest = text.partition("-- statements\n")
+        named_parts.append(rest)
+        for version, script in parts(_called(schema, versions), "version").items():
             scripts[int(version)] = scripts.get(int(version), "") + script
-        for name, statement in named(rest).items():
-            sql[name] = " ".join(line.strip() for line in statement.splitlines()).encode()
-    return Statements(scripts, sql)
+    sql = named(_called(schema, "\n".join(named_parts)))
+    return Statements(scripts, {name: _one_line(statement) for name, statement in sql.items()})
+
+
+def _called(schema: str, text: str) -> str:
+    return re.sub(r"\btenure\b", schema, text)
+
+
+def _one_line(statement: str) -> bytes:
+    return " ".join(line.strip() for line in statement.splitlines()).encode()

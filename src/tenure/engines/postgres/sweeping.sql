@@ -157,8 +157,6 @@ SELECT tenure.overdue(%s::integer, %s::smallint, %s::bigint, %s::integer);
 SELECT tenure.expired(%s::integer, %s::bigint, %s::integer);
 -- name: promote
 SELECT tenure.promote(%s::integer, %s::bigint, %s::integer);
--- name: queues
-SELECT id, queue FROM tenure.queues;
 -- name: look_at_queues
 SELECT * FROM tenure.look_at_queues(%s::bigint, %s, %s::integer, %s::bigint, %s::bigint,
     %s::bigint);

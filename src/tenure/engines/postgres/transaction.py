@@ -185,7 +185,7 @@ class Transaction:
             self._freed.append((job.lane, job.unique_key))
         elif job.unique_key is not None and before > LEASED:
             self._free_keys()
-            self.db.send("hold_key", job.tenant, job.unique_key, job.seq)
+            self.db.send("insert_key", job.tenant, job.unique_key, job.seq)
 
     def edit(self, job: Row, edit: Edit) -> None:
         before = job.code
@@ -240,8 +240,8 @@ class Transaction:
         return Existing(taken, holders, known)
 
     def owners(self, ids: Sequence[str]) -> dict[str, Owner]:
-        rows = self.db.all("owners", list(ids)) if ids else []
-        return {job_id: (queue, tenant) for job_id, queue, tenant in rows}
+        rows = self.db.all("owned_by_id", list(ids)) if ids else []
+        return {job_id: (queue, tenant) for job_id, _, queue, tenant in rows}
 
     def queue_of(self, job: Row) -> str:
         return job.queue_name

@@ -42,13 +42,10 @@ class Snapshot(ListSnapshot, Protocol):
         """By this machine's clock."""
 
     def timed(self, statement: str, params: dict[str, Any]) -> Sequence[Row]:
-        """The rows of a statement of reads.sql that compares with `:now`."""
+        """The rows of a statement of shared.sql that compares with `:now`."""
 
     def timetable(self) -> tuple[int, Sequence[str]]:
         """The store's time, and the schedules."""
-
-    def jobs_after(self, seq: int, limit: int) -> Sequence[Row]:
-        """Jobs in enqueue order."""
 
 
 def read(snapshot: Snapshot, query: Query) -> Found:
@@ -260,7 +257,7 @@ def _export(snapshot: Snapshot, query: queries.Export) -> Found:
     start = [-1] if query.cursor is None else queries.parse_cursor(query.cursor, 1)
     if isinstance(start, InvalidInput):
         return start
-    rows = snapshot.jobs_after(start[0], query.limit)
+    rows = snapshot.db.all("export", start[0], query.limit)
     cursor = str(rows[-1][0]) if rows else query.cursor
     return queries.Exported(_entries(snapshot, rows), cursor)
 

@@ -206,9 +206,9 @@ def with_rare(job: Job, options_text: str | None, errors: str | None) -> Job:
 def job_of(row: tuple[Any, ...]) -> Job:
     """The Job of a row."""
     (
-        _seq, id, queue, code, payload, priority, run_at, created_at, updated_at, attempts,
-        max_attempts, tenant, group, kind, started_at, at, token, worker, expires_at, unique_key,
-        options_text, progress, note, result, errors,
+        _seq, id, queue, code, priority, run_at, created_at, updated_at, attempts, max_attempts,
+        tenant, group, kind, started_at, at, token, worker, expires_at, unique_key, options_text,
+        progress, note, payload, result, errors,
     ) = row  # fmt: skip
     state = STATES[code]
     options = _decode_options(options_text) if options_text else _NO_OPTIONS
@@ -253,7 +253,7 @@ def summary_of_row(row: tuple[Any, ...]) -> Summary:
     """The Summary of a row. After the columns of a job without its large parts come the start of
     the payload, its size, whether there is a result, and the last error as JSON."""
     *columns, preview, size, has_result, error = row
-    job = job_of((*columns[:4], b"null", *columns[4:], None, None))
+    job = job_of((*columns, b"null", None, None))
     last = None if error is None else _decode_error(error)
     return summarized(job, preview, size, bool(has_result), last)
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 # Not importlib.resources, which takes longer to import than a whole engine.
-SHARED = Path(__file__).with_name("reads.sql").read_text("utf-8")
+SHARED = Path(__file__).with_name("shared.sql").read_text("utf-8")
 _NAMED = re.compile(r"^-- (fragment|name): (\S+)\n", re.MULTILINE)
 _FRAGMENT = re.compile(r"(?<!')\{([a-z_]+)\}")  # not an array of PostgreSQL
 

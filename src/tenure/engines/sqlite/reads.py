@@ -66,7 +66,7 @@ class Snapshot:
     def read_summaries(self, seqs: Sequence[int]) -> Sequence[Row]:
         """Only the start of each payload is read."""
         rows = []
-        for *columns, has_result, error in self.db.all("read_summaries", listed(seqs)):
+        for *columns, _, _, has_result, error in self.db.all("read_summaries", listed(seqs)):
             start, size = self.db.start_of("tenure_jobs", "payload", columns[0], PREVIEW_BYTES)
             rows.append((*columns, preview_of(start), size, has_result, error))
         return rows
@@ -76,7 +76,3 @@ class Snapshot:
         while at < len(seqs):
             yield seqs[at : at + size]
             at, size = at + size, min(2 * size, queries.JOBS_AT_ONCE)
-
-    def jobs_after(self, seq: int, limit: int) -> Sequence[Row]:
-        seqs = [seq for (seq,) in self.db.all("seqs_after", seq, limit)]
-        return sorted(self.db.all("read_jobs", listed(seqs)), key=lambda row: int(row[0]))

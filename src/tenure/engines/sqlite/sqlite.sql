@@ -206,6 +206,29 @@ CREATE TABLE tenure_untold (
 );
 CREATE INDEX tenure_untold_parent ON tenure_untold (parent);
 
+-- The views that the shared statements read.
+CREATE VIEW tenure_whole_jobs AS
+SELECT j.seq, j.id, q.queue, ifnull(s.state, 2) AS state, j.priority,
+    ifnull(s.run_at, j.created_at) AS run_at, j.created_at,
+    ifnull(s.updated_at, j.created_at) AS updated_at, ifnull(s.attempts, 0) AS attempts,
+    j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at, ifnull(s.token, 0) AS token,
+    ifnull(s.worker, '') AS worker, s.expires_at, j.unique_key, j.options, s.progress, s.note,
+    j.payload, s.result, s.errors, l.id AS lane_id, t.id AS tenant_id,
+    NULL AS preview, NULL AS size, -- see Snapshot.read_summaries
+    CASE WHEN s.errors IS NOT NULL THEN json_object(
+        'at', json_extract(s.errors, '$[#-1].at'),
+        'type', ifnull(json_extract(s.errors, '$[#-1].type'), ''),
+        'group', ifnull(json_extract(s.errors, '$[#-1].group'), ''),
+        'message', substr(json_extract(s.errors, '$[#-1].message'), 1, 200)) END AS last_error
+FROM tenure_jobs j CROSS JOIN tenure_lanes l ON l.id = j.lane
+    CROSS JOIN tenure_tenants t ON t.id = l.tenant CROSS JOIN tenure_queues q ON q.id = t.queue
+    LEFT JOIN tenure_states s ON s.seq = j.seq;
+CREATE VIEW tenure_queue_counts AS SELECT * FROM tenure_queues;
+CREATE VIEW tenure_tenant_counts AS SELECT * FROM tenure_tenants;
+CREATE VIEW tenure_lane_counts AS -- found by tenant and group
+SELECT +queue AS queue, tenant, grp, waiting, delayed, ready, leased, done, dead, cancelled
+FROM tenure_lanes;
+
 -- statements
 
 -- name: databases
@@ -416,8 +439,6 @@ FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.id = e.value
 SELECT j.id FROM tenure_keys k JOIN tenure_jobs j ON j.seq = k.seq
 WHERE k.tenant = (SELECT t.id FROM tenure_tenants t JOIN tenure_queues q ON q.id = t.queue
     WHERE q.queue = ? AND t.tenant = ?) AND k.unique_key = ?;
--- name: insert_key
-INSERT INTO tenure_keys (tenant, unique_key, seq) VALUES (?, ?, ?);
 -- name: delete_key
 DELETE FROM tenure_keys WHERE tenant = ? AND unique_key = ?;
 -- name: insert_dep
@@ -520,8 +541,6 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (seq) DO UPDATE SET state = excluded.state, at = excluded.at,
     attempts = excluded.attempts, run_at = excluded.run_at, expires_at = excluded.expires_at,
     worker = excluded.worker, errors = excluded.errors, updated_at = excluded.updated_at;
--- name: edit_job
-UPDATE tenure_jobs SET priority = ?1, payload = ifnull(?2, payload) WHERE seq = ?3;
 -- name: finish_jobs
 -- path: several jobs finished
 UPDATE tenure_states SET state = 4, at = ?1, updated_at = ?1
@@ -547,19 +566,9 @@ DELETE FROM tenure_states WHERE seq = ?;
 
 -- Limits
 
--- name: limit_of
-SELECT concurrency, rate, per_ms, weight, paused FROM tenure_limits
-WHERE queue = ? AND tenant = ? AND grp = ?;
 -- name: limits_on
 SELECT tenant, grp, concurrency, weight, paused FROM tenure_limits
 WHERE queue = ? AND tenant IN (?, '=*') AND grp IN (?, ?);
--- name: delete_limit
-DELETE FROM tenure_limits WHERE queue = ? AND tenant = ? AND grp = ?;
--- name: insert_limit
-INSERT INTO tenure_limits (queue, tenant, grp, concurrency, rate, per_ms, weight, paused)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?);
--- name: limit_queue
-UPDATE tenure_queues SET paused = ?, max_leased = ?, rate = ?, per_ms = ? WHERE id = ?;
 -- name: tenants_of_queue
 SELECT id, tenant FROM tenure_tenants WHERE queue = ?1 AND (?2 = '*' OR tenant = ?2);
 -- name: limit_tenant
@@ -607,20 +616,10 @@ WHERE expires_at <= ? LIMIT ?;
 
 -- name: schedule
 SELECT schedule FROM tenure_schedules WHERE name = ?;
--- name: put_schedule
-INSERT INTO tenure_schedules (name, schedule) VALUES (?, ?)
-ON CONFLICT (name) DO UPDATE SET schedule = excluded.schedule;
--- name: drop_schedule
-DELETE FROM tenure_schedules WHERE name = ?;
 
 -- name: record
 SELECT value FROM tenure_records
 WHERE space = ? AND key = ? AND (expires_at IS NULL OR expires_at > ?);
--- name: put_record
-INSERT INTO tenure_records (space, key, value, expires_at) VALUES (?, ?, ?, ?)
-ON CONFLICT (space, key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at;
--- name: drop_record
-DELETE FROM tenure_records WHERE space = ? AND key = ?;
 -- name: drop_records
 DELETE FROM tenure_records WHERE (space, key) IN (
     SELECT space, key FROM tenure_records WHERE expires_at IS NOT NULL AND expires_at <= ? LIMIT ?);
@@ -628,11 +627,6 @@ DELETE FROM tenure_records WHERE (space, key) IN (
 SELECT key, value FROM tenure_records
 WHERE space = ? AND key >= ? AND key <= ? AND (expires_at IS NULL OR expires_at > ?)
 ORDER BY key LIMIT 1;
--- name: count_records
-SELECT count(*) FROM (
-    SELECT 1 FROM tenure_records WHERE space = ? AND key >= ? AND key <= ? LIMIT ?);
--- name: once
-SELECT answers FROM tenure_once WHERE key = ?;
 -- name: put_once
 INSERT INTO tenure_once (key, at, answers) VALUES (?, ?, ?);
 -- name: drop_once
@@ -692,74 +686,29 @@ SELECT l.id FROM tenure_lanes l JOIN tenure_tenants t ON t.id = l.tenant
 WHERE t.queue = ?1 AND (?2 IS NULL OR t.tenant = ?2) AND (?3 IS NULL OR l.grp = ?3);
 
 -- name: recount_tenants
-UPDATE tenure_tenants SET (waiting, delayed, ready, leased, done, dead, cancelled) = (
-    SELECT ifnull(sum(waiting), 0), ifnull(sum(delayed), 0), ifnull(sum(ready), 0), ifnull(sum(leased), 0),
-        ifnull(sum(done), 0), ifnull(sum(dead), 0), ifnull(sum(cancelled), 0)
-    FROM tenure_lanes WHERE tenure_lanes.tenant = tenure_tenants.id)
+UPDATE tenure_tenants SET ({states}) = (
+    SELECT {sums} FROM tenure_lanes WHERE tenure_lanes.tenant = tenure_tenants.id)
 WHERE queue = ?1 AND (?2 IS NULL OR tenant = ?2);
 -- name: recount_queue
-UPDATE tenure_queues SET (waiting, delayed, ready, leased, done, dead, cancelled) = (
-    SELECT ifnull(sum(waiting), 0), ifnull(sum(delayed), 0), ifnull(sum(ready), 0), ifnull(sum(leased), 0),
-        ifnull(sum(done), 0), ifnull(sum(dead), 0), ifnull(sum(cancelled), 0)
-    FROM tenure_tenants WHERE tenure_tenants.queue = tenure_queues.id)
+UPDATE tenure_queues SET ({states}) = (
+    SELECT {sums} FROM tenure_tenants WHERE tenure_tenants.queue = tenure_queues.id)
 WHERE id = ?1;
+
 -- name: counted_in_queue
-SELECT waiting, delayed, ready, leased, done, dead, cancelled FROM tenure_queues WHERE id = ?;
+SELECT {sums} FROM tenure_queues WHERE id = ?;
 -- name: counted_in_tenant
-SELECT waiting, delayed, ready, leased, done, dead, cancelled FROM tenure_tenants WHERE queue = ? AND tenant = ?;
+SELECT {sums} FROM tenure_tenants WHERE queue = ? AND tenant = ?;
 -- name: counted_in_group
-SELECT ifnull(sum(l.waiting), 0), ifnull(sum(l.delayed), 0), ifnull(sum(l.ready), 0), ifnull(sum(l.leased), 0),
-    ifnull(sum(l.done), 0), ifnull(sum(l.dead), 0), ifnull(sum(l.cancelled), 0)
-FROM tenure_lanes l JOIN tenure_tenants t ON t.id = l.tenant
-WHERE t.queue = ?1 AND (?2 IS NULL OR t.tenant = ?2) AND l.grp = ?3;
+SELECT {sums} FROM tenure_lanes WHERE grp = ?3 AND tenant IN (
+    SELECT id FROM tenure_tenants WHERE queue = ?1 AND (?2 IS NULL OR tenant = ?2));
 
 -- Reading
 
--- fragment: whole_jobs
-SELECT j.seq, j.id, q.queue, ifnull(s.state, 2), j.payload, j.priority,
-    ifnull(s.run_at, j.created_at), j.created_at, ifnull(s.updated_at, j.created_at),
-    ifnull(s.attempts, 0), j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at,
-    ifnull(s.token, 0), ifnull(s.worker, ''), s.expires_at, j.unique_key, j.options, s.progress,
-    s.note, s.result, s.errors
-FROM tenure_jobs j
-    JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
-    JOIN tenure_queues q ON q.id = t.queue LEFT JOIN tenure_states s ON s.seq = j.seq
--- name: read_job
-{whole_jobs}
-WHERE j.id = ?;
--- name: seqs_by_id
-SELECT j.id, j.seq FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.id = e.value;
--- name: owned_by_id
-SELECT j.id, j.seq, q.queue, t.tenant FROM json_each(?) e
-    CROSS JOIN tenure_jobs j ON j.id = e.value CROSS JOIN tenure_lanes l ON l.id = j.lane
-    CROSS JOIN tenure_tenants t ON t.id = l.tenant CROSS JOIN tenure_queues q ON q.id = t.queue;
 -- name: jobs_by_key
 SELECT j.id, q.queue, t.tenant FROM (
         SELECT id, queue, tenant FROM tenure_tenants WHERE id > :after ORDER BY id LIMIT :most) t
     CROSS JOIN tenure_keys k ON k.tenant = t.id AND k.unique_key = :key
     CROSS JOIN tenure_jobs j ON j.seq = k.seq JOIN tenure_queues q ON q.id = t.queue;
--- name: seqs_after
-SELECT seq FROM tenure_jobs WHERE seq > ? ORDER BY seq LIMIT ?;
--- name: parents_of
-SELECT d.child, j.id FROM json_each(?) e CROSS JOIN tenure_deps d ON d.child = e.value
-    CROSS JOIN tenure_jobs j ON j.seq = d.parent;
--- name: read_jobs
-{whole_jobs}
-WHERE j.seq IN (SELECT value FROM json_each(?));
--- The payload is left out; see Snapshot.read_summaries.
--- name: read_summaries
-SELECT j.seq, j.id, q.queue, ifnull(s.state, 2), j.priority,
-    ifnull(s.run_at, j.created_at), j.created_at, ifnull(s.updated_at, j.created_at),
-    ifnull(s.attempts, 0), j.max_attempts, t.tenant, l.grp, j.kind, s.started_at, s.at,
-    ifnull(s.token, 0), ifnull(s.worker, ''), s.expires_at, j.unique_key, j.options, s.progress,
-    s.note, s.result IS NOT NULL, CASE WHEN s.errors IS NOT NULL THEN json_object(
-        'at', json_extract(s.errors, '$[#-1].at'),
-        'type', ifnull(json_extract(s.errors, '$[#-1].type'), ''),
-        'group', ifnull(json_extract(s.errors, '$[#-1].group'), ''),
-        'message', substr(json_extract(s.errors, '$[#-1].message'), 1, 200)) END
-FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.value
-    CROSS JOIN tenure_lanes l ON l.id = j.lane CROSS JOIN tenure_tenants t ON t.id = l.tenant
-    CROSS JOIN tenure_queues q ON q.id = t.queue LEFT JOIN tenure_states s ON s.seq = j.seq;
 -- name: lanes_within
 SELECT l.id FROM tenure_queues q CROSS JOIN tenure_tenants t ON t.queue = q.id
     CROSS JOIN tenure_lanes l ON l.tenant = t.id
@@ -778,8 +727,7 @@ SELECT l.id FROM tenure_tenants t CROSS JOIN tenure_lanes l ON l.tenant = t.id
 WHERE :tenant IS NULL AND :grp IS NULL AND t.queue = :queue
 LIMIT :limit;
 -- name: lane_counts
-SELECT sum(waiting), sum(delayed), sum(ready), sum(leased), sum(done), sum(dead), sum(cancelled)
-FROM tenure_lanes WHERE id IN (SELECT value FROM json_each(?));
+SELECT {sums} FROM tenure_lanes WHERE id IN (SELECT value FROM json_each(?));
 -- The conditions of lists.
 -- fragment: of_owner
 (:grp IS NULL OR (SELECT grp FROM tenure_lanes WHERE id = j.lane) = :grp)
@@ -951,33 +899,6 @@ WITH RECURSIVE heads (tenant, lane, priority, seq) AS (
 SELECT h.tenant, min(ifnull(s.run_at, j.created_at)) FROM heads h
 CROSS JOIN tenure_jobs j ON j.seq = h.seq LEFT JOIN tenure_states s ON s.seq = j.seq
 GROUP BY h.tenant;
--- name: queues
-SELECT id, queue FROM tenure_queues ORDER BY id;
--- name: totals
-SELECT ifnull(sum(waiting), 0), ifnull(sum(delayed), 0), ifnull(sum(ready), 0),
-    ifnull(sum(leased), 0), ifnull(sum(done), 0), ifnull(sum(dead), 0), ifnull(sum(cancelled), 0)
-FROM tenure_queues;
--- name: stats
-SELECT queue, paused, waiting, delayed, ready, leased, done, dead, cancelled
-FROM tenure_queues WHERE :queue IS NULL OR queue = :queue ORDER BY queue;
--- name: stats_of_tenants
-SELECT q.queue, q.paused, total(t.waiting), total(t.delayed), total(t.ready), total(t.leased),
-    total(t.done), total(t.dead), total(t.cancelled)
-FROM tenure_queues q LEFT JOIN tenure_tenants t
-    ON t.queue = q.id AND t.tenant IN (SELECT value FROM json_each(:tenants))
-WHERE :queue IS NULL OR q.queue = :queue GROUP BY q.queue ORDER BY q.queue;
--- name: tenants
-SELECT tenant, waiting, delayed, ready, leased, done, dead, cancelled FROM tenure_tenants
-WHERE queue = :queue AND tenant >= :first AND tenant <= :last
-    AND waiting + delayed + ready + leased + done + dead + cancelled > 0
-ORDER BY tenant LIMIT :limit;
--- name: groups
-SELECT l.grp, l.waiting, l.delayed, l.ready, l.leased, l.done, l.dead, l.cancelled
-FROM tenure_lanes l JOIN tenure_tenants t ON t.id = l.tenant
-WHERE t.queue = :queue AND t.tenant = :tenant AND l.grp <> ''
-    AND (:after IS NULL OR l.grp > :after)
-    AND l.waiting + l.delayed + l.ready + l.leased + l.done + l.dead + l.cancelled > 0
-ORDER BY l.grp LIMIT :limit;
 -- name: group_totals
 SELECT grp, sum(waiting + delayed + ready + leased), sum(done + dead + cancelled)
 FROM tenure_lanes INDEXED BY tenure_lanes_group
@@ -986,19 +907,6 @@ GROUP BY grp ORDER BY grp LIMIT :limit;
 
 -- Explaining
 
--- name: why_books
-SELECT j.seq, ifnull(s.state, 2), l.id, t.id, q.id, q.tokens, q.tokens_at, q.served, q.leased,
-    t.leased
-FROM tenure_jobs j
-    JOIN tenure_lanes l ON l.id = j.lane JOIN tenure_tenants t ON t.id = l.tenant
-    JOIN tenure_queues q ON q.id = t.queue LEFT JOIN tenure_states s ON s.seq = j.seq
-WHERE j.id = ?;
--- name: why_parents
-SELECT j.id, q.queue, t.tenant, ifnull(s.state, 2), count(*) OVER ()
-FROM tenure_deps d CROSS JOIN tenure_jobs j ON j.seq = d.parent
-    CROSS JOIN tenure_lanes l ON l.id = j.lane CROSS JOIN tenure_tenants t ON t.id = l.tenant
-    CROSS JOIN tenure_queues q ON q.id = t.queue LEFT JOIN tenure_states s ON s.seq = j.seq
-WHERE d.child = :seq ORDER BY j.id LIMIT :most;
 -- What a claim would sweep.
 -- name: why_swept
 SELECT j.lane, f.state, j.priority, j.seq, f.attempts, j.max_attempts, f.expires_at

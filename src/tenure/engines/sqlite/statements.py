@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tenure.engines.sql.statements import SHARED, bare, named, parts
@@ -13,8 +14,14 @@ SCHEMA: dict[int, list[str]] = {
     int(version): [bare(part) for part in script.split(";\n") if bare(part)]
     for version, script in parts(_SCHEMA, "version").items()
 }
-SQL: dict[str, str] = {
-    name: statement
-    for text in (_STATEMENTS, SHARED.replace(" tenure.", " tenure_"))
-    for name, statement in named(text).items()
-}
+
+
+def _for_sqlite(text: str) -> str:
+    """The shared statements. A list is one parameter, and no parameter has a type."""
+    each = r"(SELECT value AS \3 FROM json_each(\1)) \2"
+    text = re.sub(r"unnest\((\?|:\w+)::\w+\[\]\) (\w+) \((\w+)\)", each, text)
+    text = re.sub(r"= ANY \((\?|:\w+)::\w+\[\]\)", r"IN (SELECT value FROM json_each(\1))", text)
+    return re.sub(r"::\w+", "", text).replace(" tenure.", " tenure_")
+
+
+SQL: dict[str, str] = named(_for_sqlite(SHARED) + _STATEMENTS)

@@ -362,7 +362,7 @@ class Transaction:
         self.db.run("put_schedule", schedule.name, msgspec.json.encode(schedule).decode())
 
     def drop_schedule(self, name: str) -> bool:
-        return self.db.run("drop_schedule", name) > 0
+        return bool(self.db.all("drop_schedule", name))
 
     def answers_of(self, key: str) -> str | None:
         row = self.db.one("once", key)

@@ -1,0 +1,141 @@
+-- The statements that are the same on SQLite and PostgreSQL. Their differences are in views, which have
+-- the same names and columns in both. Parameters are `?` or `:name`, and `:now` is the store's time.
+-- Lists are arrays: `= ANY (:ids::text[])`, `unnest(:ids::text[]) w (id)`; they and parameters whose
+-- type PostgreSQL cannot infer have a cast. Tables are named as on PostgreSQL.
+
+-- fragment: states
+waiting, delayed, ready, leased, done, dead, cancelled
+-- fragment: sums
+coalesce(sum(waiting), 0), coalesce(sum(delayed), 0), coalesce(sum(ready), 0),
+coalesce(sum(leased), 0), coalesce(sum(done), 0), coalesce(sum(dead), 0), coalesce(sum(cancelled), 0)
+
+-- Jobs
+
+-- fragment: summary
+seq, id, queue, state, priority, run_at, created_at, updated_at, attempts, max_attempts, tenant, grp,
+kind, started_at, at, token, worker, expires_at, unique_key, options, progress, note
+-- name: read_job
+SELECT {summary}, payload, result, errors FROM tenure.whole_jobs WHERE id = ?;
+-- name: read_jobs
+SELECT {summary}, payload, result, errors FROM tenure.whole_jobs WHERE seq = ANY (?::bigint[]);
+-- name: export
+SELECT {summary}, payload, result, errors FROM tenure.whole_jobs
+WHERE seq > ?::bigint ORDER BY seq LIMIT ?;
+-- name: read_summaries
+SELECT {summary}, preview, size, result IS NOT NULL, last_error FROM tenure.whole_jobs
+WHERE seq = ANY (?::bigint[]);
+-- name: seqs_by_id
+SELECT id, seq FROM tenure.jobs WHERE id = ANY (?::text[]);
+-- name: owned_by_id
+SELECT id, seq, queue, tenant FROM tenure.whole_jobs WHERE id = ANY (?::text[]);
+-- name: parents_of
+SELECT d.child, j.id FROM tenure.deps d CROSS JOIN tenure.jobs j
+WHERE d.child = ANY (?::bigint[]) AND j.seq = d.parent;
+-- name: ids_between
+SELECT id FROM tenure.jobs WHERE id >= :first AND id <= :last ORDER BY id LIMIT :limit;
+-- name: newest_job
+SELECT seq, created_at FROM tenure.jobs ORDER BY seq DESC LIMIT 1;
+-- name: job_from
+SELECT seq, created_at FROM tenure.jobs WHERE seq >= ?::bigint ORDER BY seq LIMIT 1;
+-- The first by id, but not of all: there may be very many.
+-- name: dependents
+SELECT d.child FROM (SELECT child FROM tenure.deps WHERE parent = :seq LIMIT :most) d
+ORDER BY (SELECT j.id FROM tenure.jobs j WHERE j.seq = d.child) LIMIT :limit;
+-- name: edit_job
+UPDATE tenure.jobs SET priority = ?, payload = coalesce(?, payload) WHERE seq = ?;
+-- name: insert_key
+INSERT INTO tenure.keys (tenant, unique_key, seq) VALUES (?, ?, ?);
+
+-- Counts
+
+-- name: queues
+SELECT id, queue FROM tenure.queues ORDER BY id;
+-- name: queue_id
+SELECT id FROM tenure.queues WHERE queue = ?;
+-- name: tenant_after
+SELECT id FROM tenure.tenants WHERE id > :after::bigint ORDER BY id LIMIT 1 OFFSET :skip;
+-- name: totals
+SELECT {sums} FROM tenure.queue_counts;
+-- name: stats
+SELECT queue, paused, {states} FROM tenure.queue_counts
+WHERE :queue::text IS NULL OR queue = :queue ORDER BY queue;
+-- name: stats_of_tenants
+SELECT name, paused, {sums} FROM (
+    SELECT q.queue AS name, q.paused, c.* FROM tenure.queues q LEFT JOIN tenure.tenant_counts c
+        ON c.queue = q.id AND c.tenant = ANY (:tenants::text[])
+    WHERE :queue::text IS NULL OR q.queue = :queue) x
+GROUP BY name, paused ORDER BY name;
+-- name: tenants
+SELECT tenant, {states} FROM tenure.tenant_counts
+WHERE queue = :queue AND tenant >= :first AND tenant <= :last
+    AND waiting + delayed + ready + leased + done + dead + cancelled > 0
+ORDER BY tenant LIMIT :limit;
+-- name: groups
+SELECT grp, {states} FROM tenure.lane_counts
+WHERE queue = :queue AND grp <> '' AND (:after::text IS NULL OR grp > :after)
+    AND tenant = (SELECT id FROM tenure.tenants WHERE queue = :queue AND tenant = :tenant)
+    AND waiting + delayed + ready + leased + done + dead + cancelled > 0
+ORDER BY grp LIMIT :limit;
+
+-- Limits
+
+-- name: limit_of
+SELECT concurrency, rate, per_ms, weight, paused FROM tenure.limits
+WHERE queue = ? AND tenant = ? AND grp = ?;
+-- name: limits
+SELECT queue, tenant, grp, concurrency, rate, per_ms, weight, paused FROM tenure.limits
+WHERE :queue::text IS NULL OR queue = :queue ORDER BY queue, tenant, grp;
+-- name: delete_limit
+DELETE FROM tenure.limits WHERE queue = ? AND tenant = ? AND grp = ?;
+-- name: insert_limit
+INSERT INTO tenure.limits (queue, tenant, grp, concurrency, rate, per_ms, weight, paused)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+-- name: limit_queue
+UPDATE tenure.queues SET paused = ?, max_leased = ?, rate = ?, per_ms = ? WHERE id = ?;
+
+-- Slots, schedules and records
+
+-- name: slots
+SELECT holder, expires_at FROM tenure.slots
+WHERE scope = :scope AND key = :key AND expires_at > :now ORDER BY holder;
+-- name: schedules
+SELECT schedule FROM tenure.schedules ORDER BY name;
+-- name: put_schedule
+INSERT INTO tenure.schedules (name, schedule) VALUES (?, ?)
+ON CONFLICT (name) DO UPDATE SET schedule = excluded.schedule;
+-- name: drop_schedule
+DELETE FROM tenure.schedules WHERE name = ? RETURNING name;
+-- name: once
+SELECT answers FROM tenure.once WHERE key = ?;
+-- name: records
+SELECT key, value, expires_at FROM tenure.records
+WHERE space = :space AND key >= :first AND key <= :last
+    AND (expires_at IS NULL OR expires_at > :now)
+ORDER BY key LIMIT :limit;
+-- name: records_backwards
+SELECT key, value, expires_at FROM tenure.records
+WHERE space = :space AND key >= :first AND key <= :last
+    AND (expires_at IS NULL OR expires_at > :now)
+ORDER BY key DESC LIMIT :limit;
+-- name: put_record
+INSERT INTO tenure.records (space, key, value, expires_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (space, key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at;
+-- name: drop_record
+DELETE FROM tenure.records WHERE space = ? AND key = ?;
+-- name: count_records
+SELECT count(*) FROM (
+    SELECT 1 FROM tenure.records WHERE space = ? AND key >= ? AND key <= ? LIMIT ?) x;
+
+-- Why a job does not run
+
+-- name: why_limits
+SELECT tenant, grp, concurrency, rate, per_ms, weight, paused FROM tenure.limits
+WHERE queue = :queue AND tenant IN ('', '=*', :tenant) AND grp IN ('', '=*', :grp);
+-- name: why_books
+SELECT j.seq, j.state, j.lane_id, t.id, q.id, q.tokens, q.tokens_at, q.served, q.leased, t.leased
+FROM tenure.whole_jobs j CROSS JOIN tenure.tenants t CROSS JOIN tenure.queues q
+WHERE j.id = ? AND t.id = j.tenant_id AND q.id = t.queue;
+-- name: why_parents
+SELECT j.id, j.queue, j.tenant, j.state, count(*) OVER ()
+FROM tenure.deps d CROSS JOIN tenure.whole_jobs j
+WHERE d.child = :seq AND j.seq = d.parent ORDER BY j.id LIMIT :most;
