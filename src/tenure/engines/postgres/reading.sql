@@ -17,6 +17,20 @@ FROM tenure.jobs j
     CROSS JOIN LATERAL (SELECT * FROM tenure.lanes k WHERE k.id = j.lane OFFSET 0) l
     CROSS JOIN LATERAL (SELECT * FROM tenure.tenants k WHERE k.id = l.tenant OFFSET 0) t
     CROSS JOIN LATERAL (SELECT * FROM tenure.queues k WHERE k.id = l.queue OFFSET 0) q;
+CREATE VIEW tenure.ready AS SELECT lane, priority, seq FROM tenure.states WHERE state = 2;
+CREATE VIEW tenure.leases AS
+SELECT seq, queue, at FROM tenure.states WHERE state = 3 AND state <> 2;
+CREATE VIEW tenure.timed AS
+SELECT seq, queue, state, at FROM tenure.states WHERE state <> 2 AND state <> 3;
+CREATE VIEW tenure.expiring AS
+SELECT seq, queue, expires_at FROM tenure.states WHERE expires_at IS NOT NULL AND state < 3;
+CREATE VIEW tenure.open_tenants AS SELECT * FROM tenure.tenants WHERE open;
+CREATE VIEW tenure.open_lanes AS
+SELECT id, tenant, grp, head_priority, head_seq, max_leased, leased, ready FROM tenure.lanes
+WHERE grp = '' AND open
+UNION ALL
+SELECT id, tenant, grp, line_priority, line_seq, max_leased, leased, ready FROM tenure.lanes
+WHERE line_seq IS NOT NULL;
 
 -- What is not in the books yet, and their counts with it.
 CREATE VIEW tenure.unfolded_news AS
@@ -147,3 +161,8 @@ WITH RECURSIVE heads AS (
 )
 SELECT tenant, min(run_at) FROM (SELECT tenant, run_at FROM heads LIMIT %(most)s) h
 GROUP BY tenant;
+-- name: why_now
+SELECT tenure.moment(%s::bigint);
+-- name: why_news
+SELECT lane, sum(ready)::bigint, sum(leased)::bigint, sum(served)::bigint, max(turn), max(last_turn)
+FROM tenure.unfolded_news WHERE queue = %(queue)s GROUP BY lane;

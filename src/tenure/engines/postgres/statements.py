@@ -28,7 +28,6 @@ FILES = (
     "records",
     "reading",
     "listing",
-    "explaining",
     "plans",  # sets how the functions of all others are planned
 )
 _FOLDER = files("tenure.engines.postgres")

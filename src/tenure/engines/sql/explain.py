@@ -132,7 +132,7 @@ class SqlFacts:
 
     def holders(self, scope: TenantGroup) -> Sequence[Other]:
         tenant, group = scope
-        params = {"queue": self._books.queue, "now": self.now, "most": _HOLDERS_LOOKED_AT}
+        params = {"queue": self._books.queue, "until": self.now, "most": _HOLDERS_LOOKED_AT}
         rows = self._db.named("why_holders", {"tenant": tenant, "grp": group, **params})
         return [Other(id, self.job.queue, of, State.LEASED) for id, of in rows]
 
@@ -149,9 +149,9 @@ class SqlFacts:
     @cached_property
     def _swept(self) -> Swept[int]:
         swept = Swept[int](self.now)
-        params = {"queue": self._books.queue, "now": self.now, "most": _MOST_SWEPT}
-        due = {row[3]: row for row in self._db.named("why_swept", params)}
-        for lane, code, priority, seq, attempts, max_attempts, expires_at in due.values():
+        params = {"queue": self._books.queue, "until": self.now, "most": _MOST_SWEPT}
+        for row in self._db.named("why_swept", params):
+            lane, code, priority, seq, attempts, max_attempts, expires_at = row
             is_last = attempts >= max_attempts
             swept.add(lane, (priority, seq), STATES[code], code == READY, is_last, expires_at)
         return swept
@@ -221,9 +221,9 @@ class SqlFacts:
             lanes = self._lanes_of.get(tenant.id, [])
             # An open lane has at least one job that may start.
             unchanged = tenant.open_lanes - sum(lane.open for lane in lanes)
-            found, looked_at = counted.get(tenant.id, (unchanged, 0))
-            count_all = partial(self._count_all, tenant, room) if looked_at == share else None
-            count = self._capped(tenant, found)
+            has_more = bool(room) and unchanged > share
+            count_all = partial(self._count_all, tenant, room) if has_more else None
+            count = self._capped(tenant, counted.get(tenant.id, unchanged))
             line = Line(tenant.name, tenant.turn, tenant.stride, count, count_all)
             news = [self._news[lane.id] for lane in lanes if lane.id in self._news]
             run.served = max(run.served, self._fold(line, news) if news else 0)
@@ -245,17 +245,16 @@ class SqlFacts:
         last = line.turn - line.stride if times else 0
         return max([beside.served, last, *(one.last_turn or 0 for one in news)])
 
-    def _counted(self, tenants: list[int], lanes: int) -> dict[int, tuple[int, int]]:
-        """By tenant: how many jobs may start in the first of its open lanes, except changed ones,
-        and how many lanes these are."""
+    def _counted(self, tenants: list[int], lanes: int) -> dict[int, int]:
+        """By tenant: how many jobs may start in the first of its open lanes, except changed
+        ones."""
         but = self._snapshot.listed(list(self._lanes))
         params = {"tenants": self._snapshot.listed(tenants), "but": but, "limit": lanes}
         rows = self._db.named("why_startable", params)
-        return {tenant: (int(found), int(count)) for tenant, found, count in rows}
+        return {tenant: int(count or 0) for tenant, count in rows}
 
     def _count_all(self, tenant: Tenant, lanes: int) -> int:
-        count, _ = self._counted([tenant.id], lanes)[tenant.id]
-        return self._capped(tenant, count)
+        return self._capped(tenant, self._counted([tenant.id], lanes)[tenant.id])
 
     def _capped(self, tenant: Tenant, unchanged: int) -> int:
         """How many jobs of a tenant may start, if lanes that do not change let this many."""

@@ -139,3 +139,64 @@ WHERE j.id = ? AND t.id = j.tenant_id AND q.id = t.queue;
 SELECT j.id, j.queue, j.tenant, j.state, count(*) OVER ()
 FROM tenure.deps d CROSS JOIN tenure.whole_jobs j
 WHERE d.child = :seq AND j.seq = d.parent ORDER BY j.id LIMIT :most;
+-- What a claim would sweep.
+-- name: why_swept
+SELECT j.lane_id, j.state, j.priority, j.seq, j.attempts, j.max_attempts, j.expires_at
+FROM (
+    SELECT * FROM (
+        SELECT seq FROM tenure.leases WHERE queue = :queue AND at <= :until
+        ORDER BY at, seq LIMIT :most) x
+    UNION
+    SELECT * FROM (
+        SELECT seq FROM tenure.timed WHERE queue = :queue AND state = 1 AND at <= :until
+        ORDER BY at, seq LIMIT :most) y
+    UNION
+    SELECT * FROM (
+        SELECT seq FROM tenure.expiring WHERE queue = :queue AND expires_at <= :until
+        ORDER BY expires_at, seq LIMIT :most) z
+    ) f CROSS JOIN tenure.whole_jobs j WHERE j.seq = f.seq;
+-- name: why_holders
+SELECT j.id, j.tenant FROM (
+        SELECT seq, at FROM tenure.leases WHERE queue = :queue AND at > :until
+        ORDER BY at, seq LIMIT :most) f
+    CROSS JOIN tenure.whole_jobs j
+WHERE j.seq = f.seq AND (:tenant::text IS NULL OR j.tenant = :tenant)
+    AND (:grp::text IS NULL OR j.grp = :grp)
+ORDER BY f.at, f.seq;
+-- name: why_ahead
+SELECT w.lane, (
+    SELECT count(*) FROM (
+        SELECT 1 FROM tenure.ready r
+        WHERE r.lane = w.lane AND (r.priority, r.seq) < (:priority, :seq) LIMIT :most) x)
+FROM unnest(:lanes::integer[]) w (lane);
+-- name: why_lanes_before
+SELECT l.id, l.head_priority, l.head_seq, l.max_leased - l.leased, (
+    SELECT count(*) FROM (
+        SELECT 1 FROM tenure.ready r
+        WHERE r.lane = l.id AND (r.priority, r.seq) < (:priority, :seq) LIMIT :most) x)
+FROM tenure.open_lanes l
+WHERE l.tenant = :tenant AND (l.head_priority, l.head_seq) > (:after_priority, :after_seq)
+    AND (l.head_priority, l.head_seq) < (:priority, :seq)
+ORDER BY l.head_priority, l.head_seq LIMIT :limit;
+-- name: why_lanes
+SELECT id, tenant, open, max_leased, leased, ready FROM tenure.lanes WHERE id = ANY (?::integer[]);
+-- name: why_tenants
+SELECT * FROM (
+    SELECT id, tenant, turn, stride, max_leased, leased, open_lanes FROM tenure.open_tenants
+    WHERE queue = :queue ORDER BY turn, tenant LIMIT :most) x
+UNION
+SELECT id, tenant, turn, stride, max_leased, leased, open_lanes FROM tenure.tenants
+WHERE id = ANY (:ids::integer[]);
+-- name: why_tenants_ahead
+SELECT count(*) FROM (
+    SELECT 1 FROM tenure.open_tenants
+    WHERE queue = :queue AND (turn, tenant) < (:turn, :tenant) AND NOT id = ANY (:ids::integer[])
+    LIMIT :most) x;
+-- How many jobs may start in the first open lanes of tenants, except these.
+-- name: why_startable
+SELECT w.tenant, (
+    SELECT sum(CASE WHEN x.room < x.ready THEN x.room ELSE x.ready END) FROM (
+        SELECT l.ready, l.max_leased - l.leased AS room FROM tenure.open_lanes l
+        WHERE l.tenant = w.tenant AND NOT l.id = ANY (:but::integer[])
+        ORDER BY l.head_priority, l.head_seq LIMIT :limit) x)
+FROM unnest(:tenants::integer[]) w (tenant);

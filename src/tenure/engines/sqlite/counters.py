@@ -13,12 +13,10 @@ from bisect import insort
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
-
 from tenure.core.limits import Rules, TenantGroup
 from tenure.engines.sql.limits import mark, unmark
 from tenure.engines.sql.rows import LEASED, READY, STATES
-from tenure.engines.sqlite.db import Db, listed
+from tenure.engines.sqlite.db import Db, json, listed
 from tenure.model import ops
 from tenure.model.ops import Limit
 
@@ -500,7 +498,7 @@ class Books:
             if len(found) == 1:
                 others.append((*found[0].saved, *found[0].counts, found[0].id))
             else:
-                text = msgspec.json.encode({book.id: book.saved[1] for book in found}).decode()
+                text = json({book.id: book.saved[1] for book in found})
                 self.db.run(f"place_{kind}s", first, is_open, *_changes(move), text)
         self.db.many(f"save_{kind}", others)
 

@@ -85,4 +85,9 @@ _unpack = msgspec.json.Decoder(list[tuple[Any, ...]]).decode
 
 def listed(values: Iterable[int | str | tuple[int, ...] | tuple[str, ...]]) -> str:
     """Values for `IN (SELECT value FROM json_each(?))`."""
-    return _encode(list(values)).decode()
+    return json(list(values))
+
+
+def json(value: Any) -> str:
+    """A value as one parameter."""
+    return _encode(value).decode()

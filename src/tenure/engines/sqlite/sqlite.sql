@@ -223,6 +223,18 @@ SELECT j.seq, j.id, q.queue, ifnull(s.state, 2) AS state, j.priority,
 FROM tenure_jobs j CROSS JOIN tenure_lanes l ON l.id = j.lane
     CROSS JOIN tenure_tenants t ON t.id = l.tenant CROSS JOIN tenure_queues q ON q.id = t.queue
     LEFT JOIN tenure_states s ON s.seq = j.seq;
+CREATE VIEW tenure_leases AS
+SELECT seq, queue, at FROM tenure_states INDEXED BY tenure_states_leased WHERE state = 3;
+CREATE VIEW tenure_timed AS -- those that are neither ready nor leased
+SELECT seq, queue, state, at FROM tenure_states INDEXED BY tenure_states_at
+WHERE state <> 2 AND state <> 3;
+CREATE VIEW tenure_expiring AS
+SELECT seq, queue, expires_at FROM tenure_states INDEXED BY tenure_states_expiry
+WHERE expires_at IS NOT NULL AND state < 3;
+CREATE VIEW tenure_open_tenants AS
+SELECT * FROM tenure_tenants INDEXED BY tenure_tenants_turn WHERE open = 1;
+CREATE VIEW tenure_open_lanes AS
+SELECT * FROM tenure_lanes INDEXED BY tenure_lanes_head WHERE open = 1;
 CREATE VIEW tenure_queue_counts AS SELECT * FROM tenure_queues;
 CREATE VIEW tenure_tenant_counts AS SELECT * FROM tenure_tenants;
 CREATE VIEW tenure_lane_counts AS -- found by tenant and group
@@ -525,12 +537,9 @@ WHERE s.queue = ? AND s.expires_at IS NOT NULL AND s.state < 3 AND s.expires_at 
 ORDER BY s.expires_at, s.seq LIMIT ?;
 -- name: anything_over
 SELECT EXISTS (SELECT 1 FROM tenure_untold),
-    EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_leased
-        WHERE queue = :queue AND state = 3 AND at <= :now)
-    OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue = :queue AND state = 1 AND state <> 2 AND state <> 3 AND at <= :now)
-    OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_expiry
-        WHERE queue = :queue AND expires_at IS NOT NULL AND state < 3 AND expires_at <= :now);
+    EXISTS (SELECT 1 FROM tenure_leases WHERE queue = :queue AND at <= :now)
+    OR EXISTS (SELECT 1 FROM tenure_timed WHERE queue = :queue AND state = 1 AND at <= :now)
+    OR EXISTS (SELECT 1 FROM tenure_expiring WHERE queue = :queue AND expires_at <= :now);
 -- name: promote_jobs
 -- path: jobs that become ready
 UPDATE tenure_states SET state = 2 WHERE seq IN (SELECT value FROM json_each(?));
@@ -636,18 +645,10 @@ DELETE FROM tenure_once WHERE key IN (SELECT key FROM tenure_once WHERE at <= ? 
 
 -- name: look_at_queues
 SELECT q.queue,
-    EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_leased
-        WHERE queue = q.id AND state = 3 AND at <= :now)
-    OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue = q.id AND state = 1 AND state <> 2 AND state <> 3 AND at <= :now)
-    OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_expiry
-        WHERE queue = q.id AND expires_at IS NOT NULL AND state < 3 AND expires_at <= :now)
-    OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue = q.id AND state = 4 AND state <> 2 AND state <> 3 AND at <= :done)
-    OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue = q.id AND state = 5 AND state <> 2 AND state <> 3 AND at <= :dead)
-    OR EXISTS (SELECT 1 FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue = q.id AND state = 6 AND state <> 2 AND state <> 3 AND at <= :cancelled)
+    EXISTS (SELECT 1 FROM tenure_leases WHERE queue = q.id AND at <= :now)
+    OR EXISTS (SELECT 1 FROM tenure_expiring WHERE queue = q.id AND expires_at <= :now)
+    OR EXISTS (SELECT 1 FROM json_each(:until) e CROSS JOIN tenure_timed t
+        WHERE t.queue = q.id AND t.state = e.key AND t.at <= e.value)
 FROM tenure_queues q WHERE q.queue > :after ORDER BY q.queue LIMIT :most;
 -- A blob is greater than any text, so that without a last one all are meant.
 -- name: note_emptied
@@ -904,75 +905,3 @@ SELECT grp, sum(waiting + delayed + ready + leased), sum(done + dead + cancelled
 FROM tenure_lanes INDEXED BY tenure_lanes_group
 WHERE queue = :queue AND queue IS NOT NULL AND grp >= :first AND grp <= :last
 GROUP BY grp ORDER BY grp LIMIT :limit;
-
--- Explaining
-
--- What a claim would sweep.
--- name: why_swept
-SELECT j.lane, f.state, j.priority, j.seq, f.attempts, j.max_attempts, f.expires_at
-FROM (
-    SELECT * FROM (
-        SELECT seq, state, attempts, expires_at FROM tenure_states INDEXED BY tenure_states_leased
-        WHERE queue = :queue AND state = 3 AND at <= :now
-        ORDER BY at, seq LIMIT :most)
-    UNION ALL
-    SELECT * FROM (
-        SELECT seq, state, attempts, expires_at FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue = :queue AND state = 1 AND state <> 2 AND state <> 3 AND at <= :now
-        ORDER BY at, seq LIMIT :most)
-    UNION ALL
-    SELECT * FROM (
-        SELECT seq, state, attempts, expires_at FROM tenure_states INDEXED BY tenure_states_expiry
-        WHERE queue = :queue AND expires_at IS NOT NULL AND state < 3 AND expires_at <= :now
-        ORDER BY expires_at, seq LIMIT :most)
-    ) f CROSS JOIN tenure_jobs j ON j.seq = f.seq;
--- name: why_holders
-SELECT j.id, t.tenant FROM (
-        SELECT seq, at FROM tenure_states INDEXED BY tenure_states_leased
-        WHERE queue = :queue AND state = 3 AND at > :now
-        ORDER BY at, seq LIMIT :most) f
-    CROSS JOIN tenure_jobs j ON j.seq = f.seq
-    CROSS JOIN tenure_lanes l ON l.id = j.lane CROSS JOIN tenure_tenants t ON t.id = l.tenant
-WHERE (:tenant IS NULL OR t.tenant = :tenant) AND (:grp IS NULL OR l.grp = :grp)
-ORDER BY f.at, f.seq;
--- name: why_ahead
-SELECT e.value, (
-    SELECT count(*) FROM (
-        SELECT 1 FROM tenure_ready r
-        WHERE r.lane = e.value AND (r.priority, r.seq) < (:priority, :seq) LIMIT :most))
-FROM json_each(:lanes) e;
--- name: why_lanes_before
-SELECT l.id, l.head_priority, l.head_seq, l.max_leased - l.leased, (
-    SELECT count(*) FROM (
-        SELECT 1 FROM tenure_ready r
-        WHERE r.lane = l.id AND (r.priority, r.seq) < (:priority, :seq) LIMIT :most))
-FROM tenure_lanes l INDEXED BY tenure_lanes_head
-WHERE l.tenant = :tenant AND l.open = 1
-    AND (l.head_priority, l.head_seq) > (:after_priority, :after_seq)
-    AND (l.head_priority, l.head_seq) < (:priority, :seq)
-ORDER BY l.head_priority, l.head_seq LIMIT :limit;
--- name: why_lanes
-SELECT l.id, l.tenant, l.open, l.max_leased, l.leased, l.ready
-FROM json_each(?) e CROSS JOIN tenure_lanes l ON l.id = e.value;
--- name: why_tenants
-SELECT * FROM (
-    SELECT id, tenant, turn, stride, max_leased, leased, open_lanes
-    FROM tenure_tenants INDEXED BY tenure_tenants_turn
-    WHERE queue = :queue AND open = 1 ORDER BY turn, tenant LIMIT :most)
-UNION
-SELECT t.id, t.tenant, t.turn, t.stride, t.max_leased, t.leased, t.open_lanes
-FROM json_each(:ids) e CROSS JOIN tenure_tenants t ON t.id = e.value;
--- name: why_tenants_ahead
-SELECT count(*) FROM (
-    SELECT 1 FROM tenure_tenants INDEXED BY tenure_tenants_turn
-    WHERE queue = :queue AND open = 1 AND (turn, tenant) < (:turn, :tenant)
-        AND id NOT IN (SELECT value FROM json_each(:ids)) LIMIT :most);
--- name: why_startable
-SELECT tenant, sum(startable), count(*) FROM (
-    SELECT l.tenant, iif(l.max_leased IS NULL, l.ready, min(l.ready, l.max_leased - l.leased))
-        AS startable
-    FROM json_each(:tenants) e CROSS JOIN tenure_lanes l ON l.id IN (
-        SELECT id FROM tenure_lanes INDEXED BY tenure_lanes_head
-        WHERE tenant = e.value AND open = 1 AND id NOT IN (SELECT value FROM json_each(:but))
-        ORDER BY head_priority, head_seq LIMIT :limit))
-GROUP BY tenant;

@@ -9,7 +9,9 @@ import msgspec
 from tenure.core import upkeep
 from tenure.core.moves import resume
 from tenure.core.upkeep import Look
+from tenure.engines.sql.rows import CODES, DELAYED
 from tenure.engines.sql.upkeep import InOneTransaction
+from tenure.engines.sqlite.db import json
 from tenure.engines.sqlite.transaction import Transaction
 from tenure.errors import QueueNotFound
 from tenure.model import ops, queries
@@ -23,12 +25,10 @@ class Upkeep(InOneTransaction[Transaction]):
 
     def look(self, op: ops.Maintain) -> Look:
         self._tx.books.flush()
-        until = {
-            state.value: None if keep_ms is None else self._tx.now - keep_ms
-            for state, keep_ms in op.keeps
-        }
-        most = ops.QUEUES_PER_STEP
-        params = {"after": op.after, "most": most + 1, "now": self._tx.now, **until}
+        now, most = self._tx.now, ops.QUEUES_PER_STEP
+        until = {CODES[state][0]: now - ms for state, ms in op.keeps if ms is not None}
+        params: dict[str, object] = {"after": op.after, "most": most + 1, "now": now}
+        params["until"] = json({DELAYED: now, **until})
         found = self._tx.db.named("look_at_queues", params)
         last = found[most - 1][0] if len(found) > most else None
         return Look([name for name, due in found[:most] if due], op.after, last)
