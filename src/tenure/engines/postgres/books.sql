@@ -7,20 +7,6 @@ CREATE FUNCTION tenure.unfolded(folded xid8, folded_on text) RETURNS xid8 LANGUA
     SELECT CASE WHEN folded_on = tenure.home() THEN folded ELSE '0' END
 $$;
 
--- Tells the next holder of the books what changed.
-CREATE FUNCTION tenure.tell(
-    queues integer[], lanes integer[], waiting integer[], delayed integer[], ready integer[],
-    leased integer[], done integer[], dead integer[], cancelled integer[],
-    head_priorities integer[], head_seqs bigint[], served integer[]
-) RETURNS void LANGUAGE plpgsql AS $$
-#variable_conflict use_variable
-BEGIN
-    INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled,
-        head_priority, head_seq, served)
-    SELECT * FROM unnest(queues, lanes, waiting, delayed, ready, leased, done, dead, cancelled,
-        head_priorities, head_seqs, served);
-END $$;
-
 -- Brings the books of a queue up to date with the news, and with what the caller, who has locked its
 -- row, tells: changes in the form of news that are in no table. `quiet`: a time at which the caller
 -- found no expired lease in the queue, or NULL.
@@ -238,51 +224,42 @@ BEGIN
         SELECT l.* FROM tenure.tenants t JOIN tenure.lanes l ON l.tenant = t.id
         WHERE t.queue = in_queue AND (of_tenant IS NULL OR t.tenant = of_tenant)
             AND (of_grp IS NULL OR l.grp = of_grp)
-    ), found AS (
-        SELECT s.lane,
-            count(*) FILTER (WHERE s.state = 0) AS waiting,
-            count(*) FILTER (WHERE s.state = 1) AS delayed,
-            count(*) FILTER (WHERE s.state = 2) AS ready,
-            count(*) FILTER (WHERE s.state = 3) AS leased,
-            count(*) FILTER (WHERE s.state = 4) AS done,
-            count(*) FILTER (WHERE s.state = 5) AS dead,
-            count(*) FILTER (WHERE s.state = 6) AS cancelled,
-            min(ARRAY[s.priority::bigint, s.seq]) FILTER (WHERE s.state = 2) AS head
-        FROM tenure.states s JOIN mine ON mine.id = s.lane GROUP BY s.lane
-    ), told AS (
-        SELECT n.lane, sum(n.waiting) AS waiting, sum(n.delayed) AS delayed,
-            sum(n.ready) AS ready, sum(n.leased) AS leased, sum(n.done) AS done,
-            sum(n.dead) AS dead, sum(n.cancelled) AS cancelled
-        FROM tenure.news n WHERE n.queue = in_queue GROUP BY n.lane
     ), off AS (
-        SELECT m.id AS lane,
-            coalesce(f.waiting, 0) - m.waiting - coalesce(t.waiting, 0) AS waiting,
-            coalesce(f.delayed, 0) - m.delayed - coalesce(t.delayed, 0) AS delayed,
-            coalesce(f.ready, 0) - m.ready - coalesce(t.ready, 0) AS ready,
-            coalesce(f.leased, 0) - m.leased - coalesce(t.leased, 0) AS leased,
-            coalesce(f.done, 0) - m.done - coalesce(t.done, 0) AS done,
-            coalesce(f.dead, 0) - m.dead - coalesce(t.dead, 0) AS dead,
-            coalesce(f.cancelled, 0) - m.cancelled - coalesce(t.cancelled, 0) AS cancelled,
-            f.head
-        FROM mine m LEFT JOIN found f ON f.lane = m.id LEFT JOIN told t ON t.lane = m.id
-    ), corrected AS (
-        INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead,
+        INSERT INTO tenure.news AS n (queue, lane, waiting, delayed, ready, leased, done, dead,
             cancelled, head_priority, head_seq)
-        SELECT in_queue, o.lane, o.waiting, o.delayed, o.ready, o.leased, o.done, o.dead,
-            o.cancelled, o.head[1], o.head[2]
-        FROM off o
+        SELECT in_queue, x.lane, sum(x.waiting), sum(x.delayed), sum(x.ready), sum(x.leased),
+            sum(x.done), sum(x.dead), sum(x.cancelled), (min(x.head))[1], (min(x.head))[2]
+        FROM (
+            SELECT s.lane, (s.state = 0)::integer AS waiting, (s.state = 1)::integer AS delayed,
+                (s.state = 2)::integer AS ready, (s.state = 3)::integer AS leased,
+                (s.state = 4)::integer AS done, (s.state = 5)::integer AS dead,
+                (s.state = 6)::integer AS cancelled,
+                CASE WHEN s.state = 2 THEN ARRAY[s.priority::bigint, s.seq] END AS head
+            FROM tenure.states s JOIN mine m ON m.id = s.lane
+            UNION ALL
+            SELECT m.id, -m.waiting, -m.delayed, -m.ready, -m.leased, -m.done, -m.dead,
+                -m.cancelled, NULL
+            FROM mine m
+            UNION ALL
+            SELECT n.lane, -n.waiting, -n.delayed, -n.ready, -n.leased, -n.done, -n.dead,
+                -n.cancelled, NULL
+            FROM tenure.news n JOIN mine m ON m.id = n.lane WHERE n.queue = in_queue) x
+        GROUP BY x.lane
+        RETURNING n.*
     )
-    SELECT coalesce(sum(o.waiting), 0)::bigint, coalesce(sum(o.delayed), 0)::bigint,
-        coalesce(sum(o.ready), 0)::bigint, coalesce(sum(o.leased), 0)::bigint,
-        coalesce(sum(o.done), 0)::bigint, coalesce(sum(o.dead), 0)::bigint,
-        coalesce(sum(o.cancelled), 0)::bigint
+    SELECT coalesce(sum(o.waiting), 0), coalesce(sum(o.delayed), 0), coalesce(sum(o.ready), 0),
+        coalesce(sum(o.leased), 0), coalesce(sum(o.done), 0), coalesce(sum(o.dead), 0),
+        coalesce(sum(o.cancelled), 0)
     FROM off o;
 END $$;
 
 -- statements
 
+-- Tells the next holder of the books what changed.
 -- name: tell
-SELECT tenure.tell(%s::integer[], %s::integer[], %s::integer[], %s::integer[], %s::integer[],
+INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled,
+    head_priority, head_seq, served)
+SELECT * FROM unnest(%s::integer[], %s::integer[], %s::integer[], %s::integer[], %s::integer[],
     %s::integer[], %s::integer[], %s::integer[], %s::integer[], %s::integer[], %s::bigint[],
     %s::integer[]);
 -- name: fold

@@ -14,17 +14,9 @@ BEGIN
     RETURN EXISTS (
             SELECT FROM tenure.news n -- by the index that is almost empty, not by the queue's
             WHERE n.queue + 0 = one AND n.lease_at IS NOT NULL AND n.lease_at <= moment)
-        OR EXISTS (
-            SELECT FROM tenure.states s
-            WHERE s.queue = one AND s.state = 3 AND s.state <> 2
-                AND s.at BETWEEN since AND moment)
-        OR EXISTS (
-            SELECT FROM tenure.states s
-            WHERE s.queue = one AND s.state = 1 AND s.state <> 2 AND s.at <= moment)
-        OR EXISTS (
-            SELECT FROM tenure.states s
-            WHERE s.queue = one AND s.expires_at IS NOT NULL AND s.state < 3
-                AND s.expires_at <= moment);
+        OR EXISTS (SELECT FROM tenure.leases WHERE queue = one AND at BETWEEN since AND moment)
+        OR EXISTS (SELECT FROM tenure.timed WHERE queue = one AND state = 1 AND at <= moment)
+        OR EXISTS (SELECT FROM tenure.expiring WHERE queue = one AND expires_at <= moment);
 END $$;
 
 -- Whether there is anything in a queue that might be claimed.

@@ -27,8 +27,8 @@ from tenure.settings import Settings
 _OWN: Operations = {
     ops.Claim: claim.claim,
     ops.Ack: ack.ack,
-    ops.TakeSlot: slots.take_slot,
-    ops.DropSlot: slots.drop_slot,
+    ops.TakeSlot: slots.change_slot,
+    ops.DropSlot: slots.change_slot,
     ops.ReconcileSlots: slots.reconcile_slots,
     ops.Maintain: upkeep.maintain,
     ops.Reconcile: upkeep.reconcile,

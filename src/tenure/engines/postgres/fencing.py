@@ -23,5 +23,5 @@ def hold(db: Db, fence: Fence | None, given: int | None, elsewhere: Db | None = 
         raise refused()
     if fence.become is not None:
         if fence.mark:
-            db.send("drop_slot", given, SCOPE, KEY, fence.mark)
-        db.send("take_slot", given, SCOPE, KEY, fence.become, MAX_SPAN_MS, None)
+            db.send("change_slot", given, SCOPE, KEY, fence.mark, None, None)
+        db.send("change_slot", given, SCOPE, KEY, fence.become, MAX_SPAN_MS, None)

@@ -6,8 +6,8 @@
 CREATE FUNCTION tenure.load(ids text[], places bigint[]) RETURNS TABLE (
     seq bigint, id text, lane integer, state smallint, priority integer, attempts integer,
     max_attempts integer, run_at bigint, expires_at bigint, worker text, token bigint,
-    unique_key text, options text, errors text, queue integer, queue_name text, tenant integer,
-    is_parent boolean, waits_for bigint[]
+    unique_key text, options text, errors text, kind text, queue integer, queue_name text,
+    tenant integer, is_parent boolean, waits_for bigint[]
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -19,8 +19,8 @@ BEGIN
         ORDER BY s.seq FOR UPDATE) x;
     RETURN QUERY
     SELECT j.seq, j.id, j.lane, s.state, j.priority, s.attempts, j.max_attempts, s.run_at,
-        s.expires_at, s.worker, s.token, j.unique_key, j.options, s.errors, s.queue, q.queue,
-        l.tenant, EXISTS (SELECT FROM tenure.deps d WHERE d.parent = j.seq),
+        s.expires_at, s.worker, s.token, j.unique_key, j.options, s.errors, j.kind, s.queue,
+        q.queue, l.tenant, EXISTS (SELECT FROM tenure.deps d WHERE d.parent = j.seq),
         CASE WHEN s.state = 0
             THEN ARRAY(SELECT d.parent FROM tenure.deps d WHERE d.child = j.seq)
             ELSE '{}' END
@@ -98,18 +98,11 @@ END $$;
 
 -- name: lock_jobs
 SELECT count(*) FROM tenure.load(%s::text[], '{}');
--- fragment: loaded
-SELECT l.seq, l.id, l.lane, l.state, l.priority, l.attempts, l.max_attempts, l.run_at, l.expires_at,
-    l.worker, l.token, l.unique_key, l.options, l.errors, j.kind, l.queue, l.queue_name, l.tenant,
-    l.is_parent, l.waits_for
 -- name: load
-{loaded}
-FROM tenure.load(%s::text[], %s::bigint[]) l JOIN tenure.jobs j ON j.seq = l.seq ORDER BY l.seq;
+SELECT * FROM tenure.load(%s::text[], %s::bigint[]);
 -- name: load_children
-{loaded}
-FROM tenure.load('{}', ARRAY(SELECT child FROM tenure.deps WHERE parent = ANY (%s::bigint[]))) l
-    JOIN tenure.jobs j ON j.seq = l.seq
-ORDER BY l.seq;
+SELECT * FROM tenure.load(
+    '{}', ARRAY(SELECT child FROM tenure.deps WHERE parent = ANY (%s::bigint[])));
 -- name: ids_of
 SELECT seq, id FROM tenure.jobs WHERE seq = ANY (%s::bigint[]) ORDER BY seq;
 -- name: states_of

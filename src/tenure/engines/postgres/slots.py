@@ -10,19 +10,14 @@ from tenure.model import ops
 from tenure.model.ops import Answer
 
 
-def take_slot(tx: Transaction, batch: Sequence[ops.TakeSlot]) -> list[Answer]:
-    sent = [
-        tx.db.send(
-            "take_slot", tx.given, op.scope, op.key, op.holder, op.ttl_ms, op.limit
-        )
-        for op in batch
-    ]  # fmt: skip
+def change_slot(tx: Transaction, batch: Sequence[ops.TakeSlot | ops.DropSlot]) -> list[Answer]:
+    sent = [tx.db.send("change_slot", tx.given, *_change(op)) for op in batch]
     return [ops.Slots(count, held) for one in sent for count, held in one.fetchall()]
 
 
-def drop_slot(tx: Transaction, batch: Sequence[ops.DropSlot]) -> list[Answer]:
-    sent = [tx.db.send("drop_slot", tx.given, op.scope, op.key, op.holder) for op in batch]
-    return [ops.Slots(count, False) for one in sent for (count,) in one.fetchall()]
+def _change(op: ops.TakeSlot | ops.DropSlot) -> tuple[object, ...]:
+    bounds = (op.ttl_ms, op.limit) if isinstance(op, ops.TakeSlot) else (None, None)
+    return op.scope, op.key, op.holder, *bounds
 
 
 def reconcile_slots(tx: Transaction, batch: Sequence[ops.ReconcileSlots]) -> list[Answer]:

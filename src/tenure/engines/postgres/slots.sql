@@ -36,7 +36,8 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION tenure.take_slot(
+-- Takes a slot for some time, or gives it back if there is no time.
+CREATE FUNCTION tenure.change_slot(
     given bigint, of_scope text, of_key text, by_holder text, ttl_ms bigint, most integer,
     OUT count integer, OUT held boolean
 ) LANGUAGE plpgsql AS $$
@@ -47,24 +48,12 @@ DECLARE
 BEGIN
     DELETE FROM tenure.slots WHERE scope = of_scope AND key = of_key AND holder = by_holder;
     GET DIAGNOSTICS had = ROW_COUNT;
-    held := most IS NULL OR n - had < most;
+    held := ttl_ms IS NOT NULL AND (most IS NULL OR n - had < most);
     IF held THEN
         INSERT INTO tenure.slots VALUES (of_scope, of_key, by_holder, now_ms + ttl_ms);
     END IF;
     count := n - had + held::integer;
     PERFORM tenure.count_slots(of_scope, of_key, count);
-END $$;
-
-CREATE FUNCTION tenure.drop_slot(given bigint, of_scope text, of_key text, by_holder text)
-RETURNS integer LANGUAGE plpgsql AS $$
-DECLARE
-    n integer := tenure.slots_now(of_scope, of_key, tenure.moment(given));
-    had integer;
-BEGIN
-    DELETE FROM tenure.slots WHERE scope = of_scope AND key = of_key AND holder = by_holder;
-    GET DIAGNOSTICS had = ROW_COUNT;
-    PERFORM tenure.count_slots(of_scope, of_key, n - had);
-    RETURN n - had;
 END $$;
 
 CREATE FUNCTION tenure.recount_slots(given bigint, of_scope text, of_key text) RETURNS integer
@@ -112,10 +101,8 @@ SELECT holder FROM tenure.slots WHERE scope = %s AND key = %s;
 INSERT INTO tenure.slot_counts AS c (scope, key, count)
 SELECT DISTINCT w.scope, w.key, 0 FROM unnest(%s::text[], %s::text[]) w (scope, key) ORDER BY 1, 2
 ON CONFLICT (scope, key) DO UPDATE SET count = c.count;
--- name: take_slot
-SELECT * FROM tenure.take_slot(%s::bigint, %s, %s, %s, %s::bigint, %s::integer);
--- name: drop_slot
-SELECT tenure.drop_slot(%s::bigint, %s, %s, %s);
+-- name: change_slot
+SELECT * FROM tenure.change_slot(%s::bigint, %s, %s, %s, %s::bigint, %s::integer);
 -- name: recount_slots
 SELECT tenure.recount_slots(%s::bigint, %s, %s);
 -- name: end_slots

@@ -41,36 +41,23 @@ BEGIN
     RETURN n;
 END $$;
 
--- Whether a step of maintenance has anything to do in a queue.
+-- Whether a step of maintenance has anything to do in a queue: leases or jobs that have expired, or
+-- jobs that were due in one of these states longer ago than they are kept.
 CREATE FUNCTION tenure.is_overdue(
-    one integer, moment bigint, done_until bigint, cancelled_until bigint, dead_until bigint
+    one integer, moment bigint, states smallint[], keeps bigint[]
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    RETURN EXISTS (
-            SELECT FROM tenure.states s
-            WHERE s.queue = one AND s.state = 3 AND s.state <> 2 AND s.at <= moment)
+    RETURN EXISTS (SELECT FROM tenure.leases WHERE queue = one AND at <= moment)
+        OR EXISTS (SELECT FROM tenure.expiring WHERE queue = one AND expires_at <= moment)
         OR EXISTS (
-            SELECT FROM tenure.states s
-            WHERE s.queue = one AND s.state = 1 AND s.state <> 2 AND s.at <= moment)
-        OR EXISTS (
-            SELECT FROM tenure.states s
-            WHERE s.queue = one AND s.expires_at IS NOT NULL AND s.state < 3
-                AND s.expires_at <= moment)
-        OR EXISTS (
-            SELECT FROM tenure.states s
-            WHERE s.queue = one AND s.state = 4 AND s.state <> 2 AND s.at <= done_until)
-        OR EXISTS (
-            SELECT FROM tenure.states s
-            WHERE s.queue = one AND s.state = 6 AND s.state <> 2 AND s.at <= cancelled_until)
-        OR EXISTS (
-            SELECT FROM tenure.states s
-            WHERE s.queue = one AND s.state = 5 AND s.state <> 2 AND s.at <= dead_until);
+            SELECT FROM unnest(states, keeps) w (state, keep) CROSS JOIN LATERAL (
+                SELECT FROM tenure.timed t
+                WHERE t.queue = one AND t.state = w.state AND t.at <= moment - w.keep LIMIT 1) x);
 END $$;
 
 -- The next queues in the order of their names, with what maintenance has to do in each.
 CREATE FUNCTION tenure.look_at_queues(
-    given bigint, after text, most integer, keep_done bigint, keep_cancelled bigint,
-    keep_dead bigint
+    given bigint, after text, most integer, states smallint[], keeps bigint[]
 ) RETURNS TABLE (id integer, queue text, overdue boolean, untidy boolean, now_ms bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -78,10 +65,8 @@ DECLARE
     moment bigint := tenure.moment(given);
 BEGIN
     RETURN QUERY
-    SELECT q.id, q.queue,
-        tenure.is_overdue(
-            q.id, moment, moment - keep_done, moment - keep_cancelled, moment - keep_dead),
-        tenure.is_untidy(q.id), moment
+    SELECT q.id, q.queue, tenure.is_overdue(q.id, moment, states, keeps), tenure.is_untidy(q.id),
+        moment
     FROM (
         SELECT k.id, k.queue FROM tenure.queues k WHERE k.queue > look_at_queues.after
         ORDER BY k.queue LIMIT most) q
@@ -132,11 +117,10 @@ CREATE FUNCTION tenure.next_due(
 BEGIN
     now_ms := tenure.moment(given);
     SELECT min(x.at) INTO due FROM tenure.queues q CROSS JOIN LATERAL (
-        (SELECT s.at FROM tenure.states s
-            WHERE s.queue = q.id AND s.state = 1 AND s.state <> 2 ORDER BY s.at LIMIT 1)
+        (SELECT s.at FROM tenure.timed s
+            WHERE s.queue = q.id AND s.state = 1 ORDER BY s.at LIMIT 1)
         UNION ALL
-        (SELECT s.at FROM tenure.states s
-            WHERE s.queue = q.id AND s.state = 3 AND s.state <> 2 AND s.at >= least(
+        (SELECT s.at FROM tenure.leases s WHERE s.queue = q.id AND s.at >= least(
                 CASE WHEN q.no_lease_before > now_ms THEN 0 ELSE q.no_lease_before END,
                 (SELECT n.lease_at FROM tenure.news n -- by the index that is all but empty
                     WHERE n.queue + 0 = q.id AND n.lease_at IS NOT NULL ORDER BY 1 LIMIT 1))
@@ -158,8 +142,7 @@ SELECT tenure.expired(%s::integer, %s::bigint, %s::integer);
 -- name: promote
 SELECT tenure.promote(%s::integer, %s::bigint, %s::integer);
 -- name: look_at_queues
-SELECT * FROM tenure.look_at_queues(%s::bigint, %s, %s::integer, %s::bigint, %s::bigint,
-    %s::bigint);
+SELECT * FROM tenure.look_at_queues(%s::bigint, %s, %s::integer, %s::smallint[], %s::bigint[]);
 -- name: forget_queues
 SELECT tenure.forget_queues(%s::integer[], %s::bigint, %s::bigint);
 -- name: next_due

@@ -10,6 +10,7 @@ import msgspec
 from tenure.core import upkeep
 from tenure.core.upkeep import Look
 from tenure.engines.postgres.transaction import Transaction
+from tenure.engines.sql.rows import CODES, DELAYED
 from tenure.engines.sql.upkeep import InOneTransaction
 from tenure.errors import QueueNotFound
 from tenure.model import ops, queries
@@ -32,8 +33,10 @@ class Upkeep(InOneTransaction[Transaction]):
     def look(self, op: ops.Maintain) -> Look:
         self._tx.reread()
         most = ops.QUEUES_PER_STEP
-        keeps = [keep_ms for _, keep_ms in op.keeps]
-        rows = self._tx.db.all("look_at_queues", self._tx.given, op.after, most + 1, *keeps)
+        states = [DELAYED, *(CODES[state][0] for state, _ in op.keeps)]
+        keeps = [0, *(keep_ms for _, keep_ms in op.keeps)]
+        page = (op.after, most + 1, states, keeps)
+        rows = self._tx.db.all("look_at_queues", self._tx.given, *page)
         due = []
         for number, name, overdue, untidy, now in rows[:most]:
             self._tx.now, self._tx.queues[name] = now, number
