@@ -15,7 +15,7 @@ import pytest
 import tenure
 from tenure import Settings, StoreError
 from tenure.errors import InvalidInput
-from tenure.server.handshake import TlsListener
+from tenure.server.listener import Listener
 from tenure.server.sockets import listeners, tls_context
 from tests.server.certificates import Certificate
 from tests.server.process import ServiceProcess
@@ -180,7 +180,7 @@ def test_all_addresses_of_a_host_are_listened_on_at_one_port() -> None:
 def test_a_socket_that_cannot_accept_does_not_stop_everything_else() -> None:
     async def go() -> None:
         with socket.create_server(("127.0.0.1", 0)) as one:
-            listener = TlsListener(one, lambda client: client.close(), 1)
+            listener = Listener(one, lambda client: client.close())
             one.shutdown(socket.SHUT_RD)
             for _ in range(3):
                 await asyncio.sleep(0)

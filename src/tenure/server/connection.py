@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._who: str | None = None  # the last token
         self._is_deaf = False  # what arrives is dropped
-        self._is_ended = False  # the client sends no more
+        self.is_ended: bool = False  # the client sends no more
         self._reads = True
         self.is_stalled: bool = False  # writing is paused
         self._drain: asyncio.Future[None] | None = None  # meanwhile
@@ -202,7 +202,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client sends no more, and may have left. Requests that have arrived still get their
         responses, except that none of them waits for anything any more."""
-        self._is_ended = True
+        self.is_ended = True
         if self._exchange is None or self._transport.get_extra_info("sslcontext") is not None:
             return False
         self._exchange.hurry()
@@ -231,7 +231,7 @@ class Connection(asyncio.Protocol):
             self._since = self._loop.time()  # it was not the client that kept a head waiting
             self.resume_reading()
             self.data_received(data)
-            if self._is_ended and not self._held:
+            if self.is_ended and not self._held:
                 self._forget_incomplete()
 
     def pause_if_served(self, exchange: HttpExchange) -> None:
@@ -241,7 +241,7 @@ class Connection(asyncio.Protocol):
             self.pause_reading()
 
     def pause_reading(self) -> None:
-        if self._reads and not self._is_ended:
+        if self._reads and not self.is_ended:
             self._reads = False
             self._transport.pause_reading()
 
@@ -338,7 +338,7 @@ class Connection(asyncio.Protocol):
 
     def _serve(self, exchange: HttpExchange) -> None:
         self._exchange = exchange
-        if self._is_ended:
+        if self.is_ended:
             exchange.hurry()
         self._server.handle(exchange)
 
@@ -357,7 +357,7 @@ class Connection(asyncio.Protocol):
                 self._loop.call_soon(self._parse_held)  # when the service has begun with that one
             return
         self._served = True
-        if self._is_ended and not self._held:
+        if self.is_ended and not self._held:
             self._transport.close()
         elif not self._in_message:
             self._since = self._loop.time()

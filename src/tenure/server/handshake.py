@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import ssl
 from collections.abc import Callable
@@ -12,9 +11,6 @@ from socket import socket
 from tenure.server.connections import Connections
 
 log = logging.getLogger("tenure.service")
-
-EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-EXHAUSTED_SECONDS = 1.0  # before the next connection is accepted
 
 # Makes the protocol of a connection; it calls the function when the handshake is finished.
 Then = Callable[[Callable[[], None]], asyncio.Protocol]
@@ -63,32 +59,3 @@ class Handshake:
             self._leave()
 
     stop = drop  # no request is being served
-
-
-class TlsListener:
-    """Accepts TLS connections on a socket."""
-
-    def __init__(self, listener: socket, accept: Callable[[socket], object], backlog: int) -> None:
-        listener.listen(backlog)
-        listener.setblocking(False)
-        self._listener = listener
-        self._accept = accept
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                client, _ = await loop.sock_accept(self._listener)
-            except OSError as error:  # or the client has left
-                if error.errno in EXHAUSTED:
-                    log.warning("cannot accept connections: %s", error.strerror)
-                    await asyncio.sleep(EXHAUSTED_SECONDS)
-            else:
-                self._accept(client)
-            await asyncio.sleep(0)  # `sock_accept` may return or fail without a pause
-
-    def close(self) -> None:
-        """Accept no more connections."""
-        self._task.cancel()
-        self._listener.close()

@@ -127,7 +127,7 @@ class HttpExchange:
 
     @property
     def has_left(self) -> bool:
-        return self.is_gone or self._hurried
+        return self.is_gone or self._connection.is_ended
 
     def trust(self, who: str) -> None:
         self._connection.trust(who)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from socket import socket
 from typing import Protocol
@@ -13,12 +13,12 @@ from typing import Protocol
 from tenure.server.connection import Connection
 from tenure.server.connections import Connections
 from tenure.server.exchange import Exchange
-from tenure.server.handshake import Handshake, TlsListener
+from tenure.server.handshake import Handshake
 from tenure.server.http_exchange import HttpExchange
+from tenure.server.listener import Listener
 
 log = logging.getLogger("tenure.service")
 
-BACKLOG = 2_048
 LOOK_SECONDS = 0.02  # between checks whether all requests are finished, while it stops
 
 
@@ -34,7 +34,8 @@ class HttpServer:
         self.connections: Connections = Connections() if connections is None else connections
         self.is_stopping: bool = False
         self._handler = handler
-        self._listeners: list[asyncio.Server | TlsListener] = []
+        self._listeners: list[Listener] = []
+        self._arriving: set[asyncio.Task[None]] = set()
         self._running: set[HttpExchange] = set()
 
     async def start(self, sockets: Sequence[socket], tls: ssl.SSLContext | None = None) -> None:
@@ -42,13 +43,22 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         self._loop = loop
         connect = partial(Connection, self, loop)
-        for one in sockets:
-            if tls is None:
-                server = await loop.create_server(connect, sock=one, backlog=BACKLOG)
-                self._listeners.append(server)
-            else:
-                accept = partial(Handshake, tls=tls, connections=self.connections, then=connect)
-                self._listeners.append(TlsListener(one, accept, BACKLOG))
+        accepted: Callable[[socket], object] = self._accepted
+        if tls is not None:
+            accepted = partial(Handshake, tls=tls, connections=self.connections, then=connect)
+        self._listeners += [Listener(one, accepted) for one in sockets]
+
+    def _accepted(self, client: socket) -> None:
+        task = self._loop.create_task(self._connect(client))
+        self._arriving.add(task)
+        task.add_done_callback(self._arriving.discard)
+
+    async def _connect(self, client: socket) -> None:
+        connect = partial(Connection, self, self._loop)
+        try:
+            await self._loop.connect_accepted_socket(connect, client)
+        except OSError as error:
+            log.debug("a client has left: %s", error)
 
     def handle(self, exchange: HttpExchange) -> None:
         """Begin to answer a request."""

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.metadata import version
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from msgspec import Raw
@@ -43,7 +43,7 @@ from tenure.server.new_names import NewNames
 from tenure.server.openapi import openapi
 from tenure.server.origin import Origins, check_json
 from tenure.server.pace import Line
-from tenure.server.problems import NoSuchRoute, TooSlow, WrongMethod
+from tenure.server.problems import NoSuchRoute, WrongMethod
 from tenure.server.readers import FairStore, Readers
 from tenure.server.readiness import Pulse
 from tenure.server.redaction import Redacted, Redaction
@@ -59,6 +59,7 @@ from tenure.server.route import (
     names_of,
     query_of,
 )
+from tenure.server.turns import Turns, check_there
 from tenure.server.waiting import Rooms
 
 T = TypeVar("T")
@@ -169,6 +170,7 @@ class Service:
         self._readers = Readers(store_of(queue), shared=tokens.required)
         self._aside = Readers(store_of(queue), shared=tokens.required, slots=1)
         self._strangers = Line(STRANGER_RATE, STRANGER_BURST)
+        self._turns = Turns()
         self._names = NewNames(queue)
         self._sizes = PayloadSizes()
         self._traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
@@ -381,16 +383,17 @@ class Service:
                 call.body_size = len(body)
                 if len(body) > COUNTED_BYTES:
                     pace.spend(len(body))
-                # Otherwise it is ignored, but an incomplete request must change nothing.
-                if route.body is not None:
-                    if len(body) > MANY_BYTES:
-                        read = partial(route.read, body)
-                        work = self.in_thread(request.who, read, weight=HELD_WEIGHT)
-                        arguments.append(await work)
-                    else:
-                        arguments.append(route.read(body))
-            if exchange.is_gone:
-                _raise_gone()
+            if request.is_known and not self._turns.may_begin():
+                await self._turns.turn(request.who, exchange)
+            # Otherwise the body is ignored, but an incomplete request must change nothing.
+            if route.body is not None:
+                if len(body) > MANY_BYTES:
+                    read = partial(route.read, body)
+                    work = self.in_thread(request.who, read, weight=HELD_WEIGHT)
+                    arguments.append(await work)
+                else:
+                    arguments.append(route.read(body))
+            check_there(exchange)
             if route.streams:
                 return await _stream(route, arguments, exchange)
             if route.takes_key and request.headers.get(HEADER) is not None:
@@ -446,10 +449,6 @@ class Service:
             request.headers,
             exchange.receive,
         )
-
-
-def _raise_gone() -> NoReturn:
-    raise TooSlow("the client went away before its request was served")
 
 
 async def _stream(route: Route, arguments: list[Any], exchange: Exchange) -> Reply | None:

@@ -384,6 +384,19 @@ def test_who_has_left_the_line_of_strangers_takes_no_turn() -> None:
     asyncio.run(act())
 
 
+def test_who_has_left_a_short_line_of_strangers_takes_no_turn_either() -> None:
+    async def act() -> None:
+        line = Line(rate=20, burst=0)
+        assert await line.turn(1, lambda: False)
+        gone = [asyncio.create_task(line.turn(5, lambda: True)) for _ in range(2)]
+        began = asyncio.get_running_loop().time()
+        assert await line.turn(1, lambda: False)
+        assert asyncio.get_running_loop().time() - began < 0.25, "a turn of theirs takes as long"
+        assert [await one for one in gone] == [False] * 2
+
+    asyncio.run(act())
+
+
 def test_the_description_counts_by_its_size(client: Client) -> None:
     turns: list[float] = []
 
