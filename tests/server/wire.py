@@ -127,7 +127,7 @@ class Line:
             name, _, value = line.decode("latin-1").partition(":")
             headers[name.lower()] = value.strip()
         body = self._file.read(int(headers.get("content-length", "0")))
-        closed = headers.get("connection") == "close" and self._file.read() == b""
+        closed = headers.get("connection") == "close" and self.is_closed()
         return Heard(status, headers, body, closed)
 
     def is_closed(self) -> bool:

@@ -9,18 +9,23 @@ from typing import Any
 
 import psycopg
 
+from tests.support import postgres
+
 STATES = ("waiting", "delayed", "ready", "leased", "done", "dead", "cancelled")
 Db = psycopg.Connection[tuple[Any, ...]]
 
 
 def audit(url: str, schema: str) -> list[str]:
     """What is wrong with the store; nothing, if the engine keeps its promises."""
-    with psycopg.connect(url) as db:
-        db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    with postgres.looking(url) as db:
         if _all(db, "SELECT to_regclass(%s) IS NULL", f"{schema}.about") == [(True,)]:
             return []
-        db.execute(f"SET search_path TO {schema}".encode())
-        return [*_counters(db), *_heads(db), *_open(db), *_jobs(db), *_keys(db), *_slots(db)]
+        db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            db.execute(f"SET LOCAL search_path TO {schema}".encode())
+            return [*_counters(db), *_heads(db), *_open(db), *_jobs(db), *_keys(db), *_slots(db)]
+        finally:
+            db.execute("COMMIT")  # after a rollback, psycopg forgets what it has prepared
 
 
 def _all(db: Db, query: str, *params: object) -> list[tuple[Any, ...]]:

@@ -104,6 +104,18 @@ def both(queue: Queue) -> list[Job]:
     return [job for _ in range(2) for job in soon(queue)]
 
 
+def claim_all(queue: Queue, count: int) -> list[Job]:
+    """Claim until there are so many jobs: on a busy machine, any shard may be late."""
+    jobs: list[Job] = []
+
+    def enough() -> bool:
+        jobs.extend(soon(queue))
+        return len(jobs) >= count
+
+    until(enough)
+    return jobs
+
+
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("names", [("apply",), ("apply", "read")])
 def test_claims_go_on_without_a_silent_shard_which_is_not_away(
@@ -172,7 +184,7 @@ def test_no_other_claim_gets_them(queue: Queue, tenants: Tenants, other: str) ->
         answered()
         until(lambda: len(cluster_of(queue).late._kept) == 1)
         assert soon(queue, OTHERS[other]) == []
-        assert len(soon(queue)) == 1
+        assert len(claim_all(queue, 1)) == 1
 
 
 def test_the_order_of_the_queues_does_not_matter(queue: Queue, tenants: Tenants) -> None:
@@ -244,7 +256,7 @@ def test_a_forked_process_does_not_hand_on_the_jobs_of_its_parent(
     if pid == 0:
         os._exit(len(cluster_of(queue).late.take(CLAIM, 5)))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert len(soon(queue)) == 1
+    assert len(claim_all(queue, 1)) == 1
 
 
 def test_a_shard_that_is_silent_for_long_is_away_and_its_late_jobs_are_given_back(
@@ -258,7 +270,7 @@ def test_a_shard_that_is_silent_for_long_is_away_and_its_late_jobs_are_given_bac
         answered()
         until(lambda: queue.stats().leased == 0)
     assert shards_of(queue)[0].is_back()
-    assert len(both(queue)) == 1
+    assert len(claim_all(queue, 1)) == 1
 
 
 def test_a_shard_that_is_back_is_asked_although_an_old_call_still_hangs(
@@ -274,7 +286,7 @@ def test_a_shard_that_is_back_is_asked_although_an_old_call_still_hangs(
         store.apply = works
         assert shards_of(queue)[0].is_back()
         enqueue(queue, tenants.here)
-        assert len(both(queue)) == 1
+        assert len(claim_all(queue, 1)) == 1
 
 
 def test_claims_get_all_jobs_if_every_shard_is_slow(
@@ -312,7 +324,7 @@ def test_a_call_about_a_job_of_another_shard_does_not_wait_for_a_silent_one(
     queue: Queue, tenants: Tenants, number: int
 ) -> None:
     enqueue(queue, of(tenants, 1 - number)[0])
-    (job,) = both(queue)
+    (job,) = claim_all(queue, 1)
     cluster_of(queue).locator.hints.clear()
     with silent(queue, number, "apply", "read"):
         assert start(queue.get, job.id).result(PATIENCE).id == job.id
@@ -347,7 +359,7 @@ def test_keyed_claims_and_outcomes_go_on_without_a_silent_shard(
 ) -> None:
     """The outcomes of its own jobs are sent again by the caller."""
     enqueue(queue, of(tenants, number)[0], of(tenants, 1 - number)[0])
-    jobs = sorted(both(queue), key=lambda job: job.tenant == of(tenants, number)[0])
+    jobs = sorted(claim_all(queue, 2), key=lambda job: job.tenant == of(tenants, number)[0])
     other, mine = [ops.Ack(job.id, job.token) for job in jobs]
     enqueue(queue, *of(tenants, 1 - number))
     with silent(queue, number, *names) as answered:
