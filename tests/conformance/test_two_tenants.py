@@ -26,11 +26,10 @@ from tenure.features.why.data import Explain
 from tenure.model import ops, queries, wire
 from tenure.model.job import NULL, JobSpec, State
 from tenure.model.queries import Filter, Query
-from tenure.queue import store_of
 from tenure.server.auth import Scope, Token
-from tenure.server.guard import Guarded
 from tenure.testing import ManualClock
 from tests.conformance.state import all_jobs, as_dict
+from tests.support.tokens import store_for
 
 STEPS = 40
 QUEUES = ("mail", "post")
@@ -52,8 +51,7 @@ class World:
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.views = {
-            who: Guarded(store_of(queue), Token(who, who, (Scope.ADMIN,), tenants=(who,)))
-            for who in "ac"
+            who: store_for(queue, Token(who, who, (Scope.ADMIN,), tenants=(who,))) for who in "ac"
         }
         self.tokens: dict[str, int] = {}  # of the last claim of each job
 

@@ -17,21 +17,23 @@ import pytest
 import tenure
 from tenure import Forbidden, Settings, WaitTimeout
 from tenure.model import ops, queries
-from tenure.queue import Calls, store_of
+from tenure.queue import Calls
+from tenure.server.asked_for import asked_for
 from tenure.server.auth import Scope, Token
+from tenure.server.checks import NEEDS
 from tenure.server.docs_page import docs_page
-from tenure.server.guard import NEEDS, Guarded, asked_for
 from tenure.server.guests import Guests
 from tenure.server.hosting import _known_as
 from tenure.testing import ManualClock
 from tests.server.process import ServiceProcess
+from tests.support.tokens import store_for
 from tests.unit.cli.terminal import Terminal
 from tests.workers.life import ROOT
 
 
 def guarded(token: Token) -> Calls:
     queue = tenure.connect("memory://", settings=Settings(), clock=ManualClock())
-    return Calls(Guarded(store_of(queue), token))
+    return Calls(store_for(queue, token))
 
 
 def test_an_operation_is_described_in_words() -> None:

@@ -9,12 +9,14 @@ import pytest
 
 import tenure
 from tenure import Busy, Queue
+from tenure.features.live_workers import checks
+from tenure.features.live_workers.checks import LARGE_WORKERS
 from tenure.model import ops, queries
 from tenure.model.job import NULL, JobSpec
 from tenure.queue import store_of
 from tenure.server import new_names
 from tenure.server.auth import Scope
-from tenure.server.new_names import LARGE_WORKERS, NewNames, names_of
+from tenure.server.new_names import NewNames
 from tenure.testing import ManualClock
 from tests.server.conftest import Serve, token
 
@@ -122,7 +124,8 @@ def test_the_names_of_operations_are_those_of_the_queues_they_create() -> None:
         ops.SetLimit("d", concurrency=1),
         ops.Resume("x"),
     ]
-    assert list(names_of(batch)) == ["a", "b", "a", "c", "d"]
+    named = [name for op in ops.flat(batch) for name in op.new_queues]
+    assert named == ["a", "b", "a", "c", "d"]
 
 
 def test_a_service_limits_the_new_queues_of_a_token_but_not_of_an_admin(serve: Serve) -> None:
@@ -138,7 +141,7 @@ def test_a_service_limits_the_new_queues_of_a_token_but_not_of_an_admin(serve: S
 def test_a_token_reports_only_so_many_workers_at_once(
     serve: Serve, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(new_names, "MOST_WORKERS", 3)
+    monkeypatch.setattr(checks, "MOST_WORKERS", 3)
     client = serve(tokens=[token("a", Scope.WORK), token("b", Scope.WORK)])
     a, b = client.as_("a"), client.as_("b")
     body = {"queues": ["q"], "ttl": 10}
@@ -156,7 +159,7 @@ def test_a_worker_cannot_name_queues_by_the_thousand(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = serve(tokens=[token("a", Scope.WORK)]).as_("a")
-    client.service._names._per_minute = 5
+    client.service.means.names._per_minute = 5
     names = [f"q{n}" for n in range(9)]
     assert client.ask("PUT", "/v1/workers/w", {"queues": names}).status == 429
 

@@ -7,8 +7,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from tenure import NewJob, Queue
+from tenure.features.audit.checks import NOTES_PER_HOUR
 from tenure.server.auth import Scope, Tokens
-from tenure.server.guard import NOTES_PER_HOUR
 from tenure.testing import ManualClock
 from tests.server.conftest import Serve, token
 

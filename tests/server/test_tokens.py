@@ -16,9 +16,9 @@ import pytest
 
 import tenure
 from tenure import Queue, Settings, features
-from tenure.server import guard
+from tenure.server import bound_token
 from tenure.server.auth import Scope, TokenFile, Tokens, create_token
-from tenure.server.guard import NEEDS
+from tenure.server.checks import NEEDS
 from tenure.server.route import ANY, Route
 from tenure.server.routes import DIALECTS, make_app, routes_of
 from tenure.server.service import Service
@@ -458,7 +458,7 @@ def test_a_token_is_known_as_soon_as_it_was_created(tmp_path: Path) -> None:
 
 def test_a_bound_token_has_few_schedules(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """All schedules are read together, by everybody."""
-    monkeypatch.setattr(guard, "MOST_SCHEDULES", 2)
+    monkeypatch.setattr(bound_token, "MOST_SCHEDULES", 2)
     client = serve(tokens=[token("t", Scope.ADMIN, tenants=("acme",)), token("a", Scope.ADMIN)])
     body = {"cron": "0 0 * * *", "job": {"queue": "q", "tenant": "acme"}}
     asked = [client.as_("t").ask("PUT", f"/v1/schedules/{n}", body).status for n in (1, 2, 2, 3)]

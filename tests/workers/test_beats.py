@@ -19,11 +19,12 @@ from tenure.features.live_workers.data import Beat
 from tenure.model import ops
 from tenure.queue import store_of
 from tenure.server.auth import Scope, Token
-from tenure.server.guard import Guarded
+from tenure.server.checks import Checked
 from tenure.testing import ManualClock
 from tenure.worker import beats
 from tenure.worker.beats import BEAT_SECONDS, Beats
 from tenure.worker.post import Post
+from tests.support.tokens import store_for
 from tests.workers.conftest import PATIENCE, running, work_off
 from tests.workers.life import WorkerProcess, a_place, until
 
@@ -118,7 +119,7 @@ def test_a_worker_that_may_not_report_itself_says_so_once_and_goes_on(
     assert "needs the scope" in record.getMessage()
 
 
-def done(store: Guarded, op: ops.Op) -> Any:
+def done(store: Checked, op: ops.Op) -> Any:
     async def main() -> Any:
         return await store.ado([op])
 
@@ -126,8 +127,8 @@ def done(store: Guarded, op: ops.Op) -> Any:
 
 
 def test_a_token_that_may_work_may_report_its_worker(queue: Queue) -> None:
-    work = Guarded(store_of(queue), Token("t", "h", (Scope.WORK,), queues=("q",)))
-    read = Guarded(store_of(queue), Token("r", "h", (Scope.READ,)))
+    work = store_for(queue, Token("t", "h", (Scope.WORK,), queues=("q",)))
+    read = store_for(queue, Token("r", "h", (Scope.READ,)))
     worker = Beats(queue, "w", [Post(["q"], 1, {})], list)._worker()
 
     (answer,) = done(work, Beat(worker, 1000))

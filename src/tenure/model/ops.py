@@ -8,8 +8,9 @@ fails returns its TenureError as a value.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
-from typing import Annotated, Any, ClassVar, Literal
+from functools import cache
+from itertools import compress, groupby
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta, UnsetType
@@ -57,6 +58,41 @@ class Op(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="op", omit_d
     needs: ClassVar[Needs] = "admin"
     for_all: ClassVar[Literal["at_once", "in_turn"] | None] = None
     partial: ClassVar[bool] = False
+
+    # What checks, limits and counts ask of every operation, so that none of them lists kinds.
+
+    @property
+    def adds(self) -> tuple[JobSpec, ...]:
+        """The jobs that it enqueues if it succeeds, at once or as follow-ups."""
+        return ()
+
+    def added(self, answer: Answer) -> Sequence[JobSpec]:
+        """Those that it has enqueued, with this result."""
+        return self.adds if type(answer) is Ok else ()
+
+    @property
+    def new_queues(self) -> Iterable[str]:
+        """The queues that it creates if they do not exist."""
+        return [spec.queue for spec in self.adds]
+
+
+@cache
+def raw_fields(kind: type[Op]) -> tuple[str, ...]:
+    """The fields of an operation that hold JSON, besides the jobs that it adds."""
+    hints = get_type_hints(kind)
+    return tuple(name for name in kind.__struct_fields__ if may_hold(hints[name], msgspec.Raw))
+
+
+@cache
+def spec_fields(kind: type[Op]) -> tuple[str, ...]:
+    """The fields that hold the jobs that an operation adds."""
+    hints = get_type_hints(kind)
+    return tuple(name for name in kind.__struct_fields__ if may_hold(hints[name], JobSpec))
+
+
+def may_hold(hint: Any, kind: type) -> bool:
+    """Whether values of a type may be of this kind, or contain one directly."""
+    return hint is kind or any(may_hold(one, kind) for one in get_args(hint))
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -124,6 +160,15 @@ class Enqueue(GrantedOp, frozen=True):
     jobs: NewJobs
     if_exists: IfExists = "error"
 
+    @property
+    def adds(self) -> tuple[JobSpec, ...]:
+        return self.jobs
+
+    def added(self, answer: Answer) -> Sequence[JobSpec]:
+        if not isinstance(answer, Enqueued):
+            return ()
+        return self.jobs if all(answer.created) else tuple(compress(self.jobs, answer.created))
+
 
 class Claim(Op, frozen=True):
     """Lease up to `limit` ready jobs, trying the queues in the order given."""
@@ -159,6 +204,10 @@ class Ack(LeaseOp, frozen=True):
     result: msgspec.Raw = msgspec.field(default_factory=null)
     then: NewJobs = ()
     keep: bool = True
+
+    @property
+    def adds(self) -> tuple[JobSpec, ...]:
+        return self.then
 
 
 class Fail(LeaseOp, frozen=True):
@@ -290,6 +339,10 @@ class SetLimit(NotedOp, frozen=True):
     per_ms: PositiveSpan | None = None
     weight: Weight | None = None
 
+    @property
+    def new_queues(self) -> Iterable[str]:
+        return (self.queue,)
+
     def check(self) -> None:
         """Validate rules that span several fields."""
         _check_scope(self)
@@ -321,6 +374,10 @@ class Pause(NotedOp, frozen=True):
     queue: Name
     tenant: Label | None = None
     group: Name | None = None
+
+    @property
+    def new_queues(self) -> Iterable[str]:
+        return (self.queue,)
 
     def check(self) -> None:
         """Validate rules that span several fields."""
@@ -564,6 +621,12 @@ def _answered(batch: Sequence[Op], answers: Sequence[Answer]) -> Iterator[tuple[
             yield from zip(op.ops, answer.answers, strict=True)
         else:
             yield from ((one, answer) for one in op.ops)
+
+
+def queues_added(batch: Sequence[Op], answers: Sequence[Answer]) -> list[str]:
+    """The queues of the jobs that operations have enqueued, once for each."""
+    pairs = answered(batch, answers)
+    return [spec.queue for op, answer in pairs if op.adds for spec in op.added(answer)]
 
 
 def runs(

@@ -12,14 +12,14 @@ from functools import cache
 from typing import Any
 
 import msgspec
-from msgspec import UnsetType
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from tenure import errors
 from tenure.errors import Conflict, InvalidInput, StoreError, TenureError
 from tenure.model import ops
 from tenure.model.fields import MAX_FAILURE_TEXT, clean, validated
-from tenure.model.job import Job, JobSpec, State, encode_json
+from tenure.model.job import Job, State, encode_json
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Query
 
@@ -165,12 +165,16 @@ def received(op: Op, payload_limit: int) -> Op:
     """Validate an operation from a client; raises InvalidInput. Fields that only the store may set
     are reset, and JSON is copied, so that the rest of the request can be freed."""
     try:
+        changed: dict[str, Any] = {
+            name: encode_json(name, raw, payload_limit)
+            for name in ops.raw_fields(type(op))
+            if (raw := getattr(op, name)) is not UNSET
+        }
+        for name in ops.spec_fields(type(op)):
+            changed[name] = _received(getattr(op, name), payload_limit)
+        if changed:
+            op = replace(op, **changed)
         match op:
-            case ops.Enqueue():
-                op = replace(op, jobs=_received(op.jobs, payload_limit))
-            case ops.Ack():
-                result = encode_json("result", op.result, payload_limit)
-                op = replace(op, result=result, then=_received(op.then, payload_limit))
             case ops.Fail():
                 op = replace(
                     op,
@@ -178,8 +182,6 @@ def received(op: Op, payload_limit: int) -> Op:
                     type=clean(op.type[:MAX_FAILURE_TEXT]),
                     traceback=clean(op.traceback[-MAX_FAILURE_TEXT:]),
                 )
-            case ops.Update() | ops.ReplayEdited() if not isinstance(op.payload, UnsetType):
-                op = replace(op, payload=encode_json("payload", op.payload, payload_limit))
             case ops.TakeSlot() | ops.DropSlot() | ops.ReconcileSlots():
                 ops.check_own_scope(op.scope)
             case ops.Release():
@@ -189,23 +191,21 @@ def received(op: Op, payload_limit: int) -> Op:
                     type=clean(op.type[:MAX_FAILURE_TEXT]),
                 )
             case ops.PutSchedule():
-                (job,) = _received((op.schedule.job,), payload_limit)
+                job = _received(op.schedule.job, payload_limit)
                 op = replace(op, schedule=replace(op.schedule, job=job, next_at=0, last_at=None))
         return validated(op)
     except InvalidInput as error:
         raise error.within(type(op).__name__) from None
 
 
-def _received(specs: tuple[JobSpec, ...], payload_limit: int) -> tuple[JobSpec, ...]:
-    return tuple(
-        replace(
-            spec,
-            payload=encode_json("payload", spec.payload, payload_limit),
-            made_up_id=False,
-            replay_of=None,
-        )
-        for spec in specs
-    )
+def _received(job: Any, payload_limit: int) -> Any:
+    """A job, or several, or none."""
+    if isinstance(job, tuple):
+        return tuple(_received(one, payload_limit) for one in job)
+    if job is None:
+        return None
+    payload = encode_json("payload", job.payload, payload_limit)
+    return replace(job, payload=payload, made_up_id=False, replay_of=None)
 
 
 def received_query(query: Query) -> Query:

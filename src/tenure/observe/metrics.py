@@ -31,6 +31,7 @@ from tenure.model import ops, queries
 from tenure.model.job import Job, State
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
+from tenure.model.tally import tally
 from tenure.queue import Calls
 from tenure.queue.running import Claims, Running
 
@@ -267,22 +268,16 @@ class Measured:
                 self._metrics.operations.counts[kind.__name__, "ok"] += len(some)
                 if kind is ops.Ack:
                     self._acked(some, now)
-                elif kind is ops.Enqueue:
-                    self._enqueued(some, given)
-                else:
+                elif kind is ops.Claim:
                     self._claimed(given)
+            self._added(batch, answers)
 
     def _acked(self, acked: Sequence[ops.Ack], now: int) -> None:
         for claims, count in self._running.end_all(acked)[0]:
             self._ended(claims, State.DONE, now, count)
 
-    def _enqueued(self, enqueued: Sequence[ops.Enqueue], answers: Sequence[Any]) -> None:
-        created = [
-            spec.queue
-            for op, answer in zip(enqueued, answers, strict=True)
-            for spec in itertools.compress(op.jobs, answer.created)
-        ]
-        for queue, count in Counter(created).items():
+    def _added(self, batch: Sequence[Op], answers: Sequence[Answer]) -> None:
+        for queue, count in tally(ops.queues_added(batch, answers)).items():
             self._metrics.enqueued.counts[self._metrics.label(queue),] += count
 
     def _note(self, op: Op, answer: Answer, now: int) -> None:
@@ -296,8 +291,6 @@ class Measured:
         if isinstance(op, ops.Ack):
             if isinstance(answer, ops.Ok):  # otherwise it repeats one that was counted
                 self._acked([op], now)
-        elif isinstance(op, ops.Enqueue):
-            self._enqueued([op], [answer])
         elif isinstance(op, ops.Claim):
             self._claimed([answer])
         elif isinstance(op, ops.Fail | ops.Release) and isinstance(answer, ops.Moved):

@@ -11,15 +11,13 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import groupby, islice
-from operator import attrgetter
+from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
-from tenure.model import ops
-from tenure.model.job import JobSpec
-from tenure.model.ops import Answer, Op
+from msgspec import UNSET
 
-_result_of, _then_of, _jobs_of = attrgetter("result"), attrgetter("then"), attrgetter("jobs")
+from tenure.model import ops
+from tenure.model.ops import Answer, Op
 
 MAX_BATCH = 2_000  # operations and new jobs: a batch of this size takes no more tickets
 
@@ -132,31 +130,17 @@ class CommitLine(Generic[T]):
         return tickets, False
 
 
-def bytes_of(batch: Sequence[Op]) -> int:
-    """The size of the payloads and results that a batch holds in memory."""
-    total = 0
-    for kind, some in groupby(batch, type):
-        if kind is ops.Ack:
-            acks = list(some)
-            total += sum(map(len, map(_result_of, acks)))
-            total += sum(map(_payload_bytes, filter(None, map(_then_of, acks))))
-        elif kind is ops.Enqueue:
-            total += sum(map(_payload_bytes, map(_jobs_of, some)))
-    return total
-
-
-def weight_of(batch: Sequence[Op]) -> int:
-    """How many operations and new jobs a batch has."""
-    return sum(map(_weight_of, ops.flat(batch)))
-
-
-def _weight_of(op: Op) -> int:
-    if type(op) is ops.Ack:
-        return 1 + len(op.then)
-    return len(op.jobs) if type(op) is ops.Enqueue else 1
-
-
-def _payload_bytes(jobs: Sequence[JobSpec]) -> int:
-    if len(jobs) == 1:
-        return len(jobs[0].payload)
-    return sum([len(job.payload) for job in jobs])
+def load_of(batch: Sequence[Op]) -> tuple[int, int]:
+    """How many operations and new jobs a batch has, and the bytes of JSON that it holds in
+    memory."""
+    weight = size = 0
+    for op in ops.flat(batch):
+        kind, jobs = type(op), op.adds
+        weight += len(jobs) if kind is ops.Enqueue else 1 + len(jobs)
+        for job in jobs:
+            size += len(job.payload)
+        for name in ops.raw_fields(kind):
+            raw = getattr(op, name)
+            if raw is not UNSET:
+                size += len(raw)
+    return weight, size

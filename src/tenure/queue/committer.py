@@ -40,7 +40,7 @@ from tenure.errors import (
 from tenure.features.rates.counter import RateCounter
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
-from tenure.queue.commit_line import CommitLine, bytes_of, weight_of
+from tenure.queue.commit_line import CommitLine, load_of
 from tenure.queue.part_lines import PartLines
 
 log = logging.getLogger("tenure.committer")
@@ -72,8 +72,9 @@ class Ticket:
 
     def __init__(self, batch: Sequence[Op]) -> None:
         self.batch: Sequence[Op] = batch
-        self.bytes: int = bytes_of(batch)
-        self.weight: int = weight_of(batch)
+        self.weight: int
+        self.bytes: int
+        self.weight, self.bytes = load_of(batch)
         self.claims: bool = _claims(batch)
         self.renews: bool = _renews(batch)
         self.answers: list[Answer] = []
@@ -284,7 +285,7 @@ class Committer:
 
     def _join(self, batch: Sequence[Op]) -> list[Standing]:
         """Take the standing claims that may find something once these operations are applied."""
-        queues = {spec.queue for op in batch if isinstance(op, ops.Enqueue) for spec in op.jobs}
+        queues = {spec.queue for op in batch for spec in op.adds}
         if not queues:
             return []
         with self._lock:

@@ -42,8 +42,7 @@ def _weight(op: Op) -> float:
         return PART
     if isinstance(op, ops.SetLimit | ops.ClearLimit | ops.Pause | ops.Resume):  # locks a queue
         return PART / 50
-    jobs = len(getattr(op, "jobs", ())) + len(getattr(op, "then", ()))
-    return 1 + jobs + len(getattr(op, "ids", ())) / 4
+    return 1 + len(op.adds) + len(getattr(op, "ids", ())) / 4
 
 
 def _parts(batch: Sequence[Any], weights: Sequence[float]) -> list[list[Any]]:

@@ -19,7 +19,7 @@ import msgspec
 
 from tenure.errors import Busy, JobNotFound, TenureError
 from tenure.model import ops
-from tenure.model.job import Job, State
+from tenure.model.job import Job, JobSpec, State
 from tenure.model.ops import Answer, Op
 from tenure.queue import Queue
 
@@ -249,6 +249,7 @@ class Feed:
                 event = await self._of_lease(op, answer)
                 if event is not None:
                     found.append(event)
+                found += map(self._follow_up, op.added(answer))
             elif isinstance(op, ops.ReplayEdited):
                 job = await self._get(op.new_id)
                 if job is not None:
@@ -261,17 +262,16 @@ class Feed:
         if isinstance(op, ops.Enqueue) and isinstance(answer, ops.Enqueued):
             for spec, id, created in zip(op.jobs, answer.ids, answer.created, strict=True):
                 if created:  # under this id: a call that is repeated with a key makes up others
-                    state = State.WAITING if spec.after else State.PENDING
-                    yield JobEvent(
-                        "enqueued", id, spec.queue, state, answer.at,
-                        spec.tenant, spec.group, spec.kind,
-                    )  # fmt: skip
+                    yield _added(spec, id, answer.at)
         elif isinstance(answer, ops.Leased):
             for job in answer.jobs:
                 self._known[job.id] = _whose(job)
                 if len(self._known) > MOST_KNOWN:
                     self._known.popitem(last=False)
                 yield _event("claimed", job.id, job.state, job.updated_at, _whose(job))
+
+    def _follow_up(self, spec: JobSpec) -> JobEvent:
+        return _added(spec, spec.id, self._queue.clock.now_ms())
 
     async def _of_lease(self, op: Op, answer: Answer) -> JobEvent | None:
         assert isinstance(op, ops.Ack | ops.Fail | ops.Release | ops.Progress)
@@ -348,6 +348,11 @@ class Feed:
             self._task = None
             for stop in self._stops:
                 stop()
+
+
+def _added(spec: JobSpec, id: str, at: int) -> JobEvent:
+    state = State.WAITING if spec.after else State.PENDING
+    return JobEvent("enqueued", id, spec.queue, state, at, spec.tenant, spec.group, spec.kind)
 
 
 def _whose(job: Job) -> Whose:

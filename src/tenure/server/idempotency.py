@@ -112,7 +112,9 @@ async def answer_once(call: Call, route: Route, path: str, query: bytes, argumen
     given = check_name(NAME, call.headers.get(HEADER))
     # A response must not show what this token, with other rights, could not see.
     token = call.token
-    rights = msgspec.json.encode([call.service.hides, token.scopes, token.queues, token.tenants])
+    rights = msgspec.json.encode(
+        [sorted(call.service.redaction.names), token.scopes, token.queues, token.tenants]
+    )
     said = (route.method.encode(), path.encode(), query, body, rights)
     did = await call.aside(0, lambda: _fingerprint(said))
     # Keys are per token: nobody can read the results of another client by guessing its key.

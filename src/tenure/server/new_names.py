@@ -1,43 +1,21 @@
-"""Bounds on how many new queues and workers a token may name.
+"""Bounds on how many new queues a token may name.
 
 A queue is created with its first job. Each takes a row or a few keys, and every round of
-maintenance visits it, so one client must not create thousands of them. The same is true of workers:
-each report adds a record, and one for each of its queues.
+maintenance visits it, so one client must not create thousands of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
-import msgspec
-
 from tenure.errors import Busy, QueueNotFound
-from tenure.features.live_workers.data import Beat
-from tenure.model import ops, queries
-from tenure.model.ops import Op
+from tenure.model import queries
 from tenure.queue import Queue, store_of
 
 PER_MINUTE = 1_000
-MOST_WORKERS = 2_000  # of one token at once
-SMALL_WORKER = 2_000  # bytes of a report
-LARGE_WORKERS = 4_000_000  # bytes of the larger reports of one token: everybody reads them
 MOST_KNOWN = 100_000  # names remembered as existing
 MOST_TOKENS = 10_000  # whose use is remembered
-
-
-def names_of(batch: Sequence[Op]) -> Iterator[str]:
-    """The queues that operations create if they do not exist."""
-    for op in ops.flat(batch):
-        match op:
-            case ops.Enqueue():
-                yield from (spec.queue for spec in op.jobs)
-            case ops.Ack():
-                yield from (spec.queue for spec in op.then)
-            case ops.SetLimit() | ops.Pause():
-                yield op.queue
-            case Beat():  # it does not create them, but notes when each was worked last
-                yield from op.worker.queues
 
 
 class _Room(NamedTuple):
@@ -45,18 +23,6 @@ class _Room(NamedTuple):
 
     left: float
     at: float
-
-
-class _Alive(NamedTuple):
-    """A worker that reports itself: until when, and how large its report is."""
-
-    until: float
-    size: int
-
-
-def _forget_dead(alive: dict[tuple[str, str, int], _Alive], now: float) -> None:
-    for key in [key for key, one in alive.items() if one.until <= now]:
-        del alive[key]
 
 
 class NewNames:
@@ -67,28 +33,6 @@ class NewNames:
         self._per_minute = per_minute
         self._known: set[str] = set()
         self._rooms: dict[str, _Room] = {}
-        self._workers: dict[str, dict[tuple[str, str, int], _Alive]] = {}  # by token
-
-    def admit_workers(self, token: str, batch: Sequence[Op]) -> None:
-        """Let a token report these workers, or raise Busy."""
-        for op in ops.flat(batch):
-            if isinstance(op, Beat):
-                self._admit_worker(token, op)
-
-    def _admit_worker(self, token: str, op: Beat) -> None:
-        now, alive = self._queue.clock.monotonic(), self._workers.setdefault(token, {})
-        worker = (op.worker.name, op.worker.host, op.worker.pid)
-        if worker not in alive and len(alive) >= MOST_WORKERS:
-            _forget_dead(alive, now)
-            if len(alive) >= MOST_WORKERS:
-                raise Busy(f"{MOST_WORKERS:,} workers report themselves with this token")
-        size = len(msgspec.json.encode(op.worker))
-        if size > SMALL_WORKER:
-            _forget_dead(alive, now)
-            others = sum(one.size for key, one in alive.items() if key != worker)
-            if others + size > LARGE_WORKERS:
-                raise Busy(f"the workers of this token report more than {LARGE_WORKERS:,} bytes")
-        alive[worker] = _Alive(now + op.ttl_ms / 1000, size)
 
     async def admit(self, token: str, names: Iterable[str]) -> None:
         """Let a token (its hash, or any other key) use these queues, or raise Busy.

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from tenure.errors import Busy, Forbidden
+from tenure.errors import Busy
 from tenure.model.queries import Query
-from tenure.queue import Layer, Store, Wanted
-from tenure.server.pace import Pace
+from tenure.queue import Store
 from tenure.server.problems import QueryTooSlow
+from tenure.server.traffic import Pace
 
 T = TypeVar("T")
 SLOTS = min(32, (os.cpu_count() or 1) + 2)
@@ -127,20 +127,3 @@ class Readers:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False)
-
-
-class FairStore(Layer):
-    """A store whose queries run in the threads that a token shares with others."""
-
-    def __init__(self, inner: Store, readers: Readers, who: str) -> None:
-        super().__init__(inner)
-        self._readers = readers
-        self._who = who
-
-    def do(self, wanted: Wanted) -> Any:
-        raise Forbidden("a request does not wait in a thread")
-
-    def ado(self, wanted: Wanted) -> Awaitable[Any]:
-        if isinstance(wanted, Query):
-            return self._readers.read(self._who, wanted)
-        return self._inner.ado(wanted)

@@ -1,30 +1,26 @@
 """Hides named fields of payloads and results from clients that read jobs.
 
-Claims return everything, because a worker needs it. All other reads pass through here, for every
-route and dialect: one job, lists, searches, schedules.
+Claims return everything, because a worker needs it. The result of every query passes through here,
+for every route and dialect. It is found by its type: JSON of users is always `Raw`, or the preview
+of a summary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
 from tenure.errors import InvalidInput
-from tenure.model import queries
-from tenure.model.job import Job
-from tenure.model.ops import Schedule
-from tenure.model.queries import Query
 from tenure.model.summary import PREVIEW, Summary
-from tenure.queue import Layer, Store, Wanted
 
 HIDDEN = "[redacted]"
 MOST_NESTED = 200  # JSON that is nested deeper is hidden as a whole
 SMALL = 16_384  # bytes of payloads and results that are redacted without a thread
-Aside = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class Redaction:
@@ -42,26 +38,20 @@ class Redaction:
         return bool(self.names)
 
     def of(self, found: Any) -> Any:
-        """The result of a query, with the named fields hidden."""
-        match found:
-            case Job():
-                return self._job(found)
-            case Schedule():
-                return replace(found, job=replace(found.job, payload=self.raw(found.job.payload)))
-            case queries.Page():
-                return replace(found, jobs=[self._job(job) for job in found.jobs])
-            case queries.Summaries():
-                return replace(found, jobs=[self._summary(one) for one in found.jobs])
-            case queries.Timetable():
-                return replace(found, schedules=[self.of(one) for one in found.schedules])
-            case [Schedule(), *_]:
-                return [self.of(one) for one in found]
-        return found
+        """The result of a query, with the named fields hidden in all JSON of users in it."""
+        return self._shown(found)
 
-    def _job(self, job: Job) -> Job:
-        return replace(
-            job, raw_payload=self.raw(job.raw_payload), raw_result=self.raw(job.raw_result)
-        )
+    def _shown(self, found: Any) -> Any:
+        if isinstance(found, Raw):
+            return self.raw(found)
+        if isinstance(found, Summary):
+            return self._summary(found)
+        if isinstance(found, list | tuple):
+            return type(found)(map(self._shown, found))
+        if isinstance(found, dict):
+            return {key: self._shown(one) for key, one in found.items()}
+        hidden = {name: self._shown(getattr(found, name)) for name in _json_fields(found)}
+        return replace(found, **hidden) if hidden else found
 
     def _summary(self, summary: Summary) -> Summary:
         """A cut preview is hidden as a whole if it has a named field."""
@@ -75,7 +65,7 @@ class Redaction:
     def raw(self, raw: Raw) -> Raw:
         """JSON with the named fields hidden."""
         text = bytes(raw)
-        if self._is_free(text):
+        if not self.names or self._is_free(text):
             return raw
         try:
             return Raw(msgspec.json.encode(self._hidden(msgspec.json.decode(text), 0)))
@@ -103,37 +93,36 @@ class Redaction:
         }
 
 
-class Redacted(Layer):
-    """A store whose queries hide the named fields."""
-
-    def __init__(self, inner: Store, redaction: Redaction, aside: Aside) -> None:
-        """aside: does work in a thread."""
-        super().__init__(inner)
-        self._redaction = redaction
-        self._aside = aside
-
-    async def ado(self, wanted: Wanted) -> Any:
-        found = await self._inner.ado(wanted)
-        if not isinstance(wanted, Query):
-            return found
-        if _size(found) > SMALL:
-            return await self._aside(lambda: self._redaction.of(found))
-        return self._redaction.of(found)
+def _json_fields(found: Any) -> tuple[str, ...]:
+    """The fields of a struct that may hold JSON of users, at any depth."""
+    return _fields_of(type(found))  # type: ignore[arg-type]  # mypy: types cannot be hashed
 
 
-def _size(found: Any) -> int:
-    """The bytes to look at in the result of a query."""
-    match found:
-        case Job():
-            return len(found.raw_payload) + len(found.raw_result)
-        case Schedule():
-            return len(found.job.payload)
-        case queries.Page():
-            return sum(map(_size, found.jobs))
-        case queries.Summaries():
-            return sum(len(one.payload_preview) for one in found.jobs)
-        case queries.Timetable():
-            return sum(map(_size, found.schedules))
-        case [Schedule(), *_]:
-            return sum(map(_size, found))
-    return 0
+@cache
+def _fields_of(kind: Any) -> tuple[str, ...]:
+    if not issubclass(kind, msgspec.Struct) or kind is Summary:
+        return ()
+    hints = get_type_hints(kind)
+    return tuple(name for name in kind.__struct_fields__ if holds(hints[name], (Raw, Summary)))
+
+
+@cache
+def holds(hint: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether values of a type may be of one of these kinds, or hold one at any depth."""
+    inner: Iterable[Any] = get_args(hint)
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        inner = get_type_hints(hint).values()
+    return bool(hint in kinds) or any(holds(one, kinds) for one in inner)
+
+
+def json_bytes(found: Any) -> int:
+    """How much of it there is in the result of a query."""
+    if isinstance(found, Raw):
+        return len(found)
+    if isinstance(found, Summary):
+        return len(found.payload_preview)
+    if isinstance(found, list | tuple):
+        return sum(map(json_bytes, found))
+    if isinstance(found, dict):
+        return sum(map(json_bytes, found.values()))
+    return sum(json_bytes(getattr(found, name)) for name in _json_fields(found))

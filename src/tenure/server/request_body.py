@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from tenure.errors import InvalidInput
-from tenure.server.bounds import SMALL, Traffic
 from tenure.server.exchange import Exchange
 from tenure.server.problems import BodyTooLarge, TooSlow
+from tenure.server.traffic import SMALL, Traffic
 
 # Limits for a client that has not shown a valid token: bytes kept, bytes read and dropped, seconds.
 STRANGER_BYTES, STRANGER_DROPPED, STRANGER_SECONDS = 65_536, 1_048_576, 5.0

@@ -66,7 +66,7 @@ class Call:
         """Validate the body, which has this many jobs or operations. If they are many or large, it
         is done in a thread."""
         size += self.body_size // BYTES_PER_JOB
-        return await self.service.aside(self.token.hash, size, work)
+        return await self.service.means.aside(self.token.hash, size, work)
 
     @property
     def is_over(self) -> bool:

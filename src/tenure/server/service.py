@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar
 from urllib.parse import unquote
-
-from msgspec import Raw
 
 from tenure.errors import Busy, Forbidden, NotFound, TenureError
 from tenure.model.fields import is_trace
@@ -22,7 +19,7 @@ from tenure.observe.tracing import CARRIED, serving
 from tenure.queue import Calls, Queue, Store, store_of
 from tenure.server.about import About
 from tenure.server.auth import Token, Tokens
-from tenure.server.bounds import BODY_BYTES, Bounded, PayloadSizes, Traffic
+from tenure.server.checks import Checked, FairStore, Means
 from tenure.server.dialects import NAMES
 from tenure.server.docs_page import docs_page
 from tenure.server.event_feed import Feed
@@ -37,16 +34,12 @@ from tenure.server.exchange import (
     id_of,
     usual_fields,
 )
-from tenure.server.guard import Guarded
 from tenure.server.idempotency import HEADER, answer_once
-from tenure.server.new_names import NewNames
 from tenure.server.openapi import openapi
 from tenure.server.origin import Origins, check_json
-from tenure.server.pace import Line
 from tenure.server.problems import NoSuchRoute, WrongMethod
-from tenure.server.readers import FairStore, Readers
 from tenure.server.readiness import Pulse
-from tenure.server.redaction import Redacted, Redaction
+from tenure.server.redaction import Redaction
 from tenure.server.request_body import Incoming
 from tenure.server.route import (
     ANY,
@@ -59,6 +52,7 @@ from tenure.server.route import (
     names_of,
     query_of,
 )
+from tenure.server.traffic import Line
 from tenure.server.turns import Turns, check_there
 from tenure.server.waiting import Rooms
 
@@ -112,7 +106,6 @@ REASON = b"tenure-reason"  # the header that says why something is changed, for 
 COUNTED_BYTES = 16_384  # smaller requests and responses do not count as traffic
 HEALTH = ("/healthz", "/readyz", "/health", "/ping")  # two are of dialects
 TOO_MANY = Busy("too many requests without a valid token; try again later")
-MANY = 200  # jobs or operations in a request, from which on they are validated in a thread
 HELD_WEIGHT = 4  # of the CPU time of a decoder, which no other thread can interrupt
 MANY_BYTES = 65_536  # of a body, from which on it is decoded in a thread
 
@@ -154,7 +147,7 @@ class Service:
     ) -> None:
         self.queue = queue
         self.about: About = about or About()
-        self._redaction = redaction or Redaction(())
+        self.redaction: Redaction = redaction or Redaction(())
         self.table: Table = Table(routes)
         self.tokens = tokens
         self.metrics = metrics
@@ -167,14 +160,9 @@ class Service:
         self._parts: dict[type, Part] = {}
         self.rooms: Rooms = Rooms(queue.changes)
         self.pulse: Pulse = Pulse(queue)
-        self._readers = Readers(store_of(queue), shared=tokens.required)
-        self._aside = Readers(store_of(queue), shared=tokens.required, slots=1)
+        self.means: Means = Means(queue, self.redaction, shared=tokens.required)
         self._strangers = Line(STRANGER_RATE, STRANGER_BURST)
         self._turns = Turns()
-        self._names = NewNames(queue)
-        self._sizes = PayloadSizes()
-        self._traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
-        self._bodies: defaultdict[str, Traffic] = defaultdict(partial(Traffic, BODY_BYTES))
         self._queues: dict[str, tuple[Token, Calls]] = {}
         self._descriptions: dict[str | None, tuple[Reply, Reply]] = {}
 
@@ -190,25 +178,6 @@ class Service:
             page = docs_page(document, dialect, others)
             self._descriptions[dialect] = Reply(encode(document)), page
         return self._descriptions[dialect]
-
-    async def aside(self, who: str, size: int, work: Callable[[], T]) -> T:
-        """Do work for a request that has this many jobs or operations. If they are many, it is done
-        in a thread."""
-        return work() if size <= MANY else await self.in_thread(who, work)
-
-    async def in_thread(self, who: str, work: Callable[[], T], *, weight: float = 1) -> T:
-        """Do work for a token in a thread, so that the event loop can serve others. The tokens take
-        turns, and each has a share of the CPU time; raises Busy. weight: of that time."""
-        pace, loop = self._traffic[who].work, asyncio.get_running_loop()
-
-        def measured() -> T:
-            began = time.thread_time()
-            try:
-                return work()
-            finally:
-                loop.call_soon_threadsafe(pace.spend, weight * (time.thread_time() - began))
-
-        return await self._aside.run(who, "this request", measured, pace)
 
     def finish(self) -> None:
         """End long polls and streams. Later requests do not wait."""
@@ -250,8 +219,7 @@ class Service:
         for part in self._parts.values():
             part.close()
         self.rooms.close()
-        self._readers.close()
-        self._aside.close()
+        self.means.close()
 
     async def serve(self, exchange: Exchange) -> None:
         """Answer a request."""
@@ -283,7 +251,7 @@ class Service:
                     request.error = TOO_MANY.code
                     reply = found[0].show_error(TOO_MANY) if found else as_problem(TOO_MANY)
             elif len(reply.body) > COUNTED_BYTES:
-                self._traffic[request.who].pace.spend(len(reply.body))
+                self.means.traffic[request.who].pace.spend(len(reply.body))
             # Close the connection when the service stops, or if the rest of the body is not read.
             last = self.closing.is_set() or not is_served
             last = last or not (incoming.is_over or await incoming.ends())
@@ -297,7 +265,7 @@ class Service:
             if sending is not None:
                 await sending
             if request.is_known and exchange.unread():
-                self._traffic[request.who].sent(exchange)
+                self.means.traffic[request.who].sent(exchange)
 
     async def _take_turn(self, exchange: Exchange, reply: Reply) -> bool:
         """Wait until a client without a token may get a response. Returns whether it may: not if
@@ -329,32 +297,22 @@ class Service:
         known = self._queues.get(token.hash)
         if known is not None and known[0] == token:
             return known[1]
-        queue = self.queue_for(token)
-        if self._redaction:
-            aside = partial(self.in_thread, token.hash)
-            queue = Calls(Redacted(store_of(queue), self._redaction, aside))
+        queue = self.queue_for(token, redacted=True)
         self._queues[token.hash] = token, queue
         return queue
 
-    @property
-    def hides(self) -> list[str]:
-        """The names of the fields that are hidden from clients that read jobs."""
-        return sorted(self._redaction.names)
-
-    def hidden(self, text: bytes) -> bytes:
-        """JSON for clients that read jobs, with the fields hidden that are to be redacted."""
-        return bytes(self._redaction.raw(Raw(text))) if self._redaction else text
-
     def fair_store(self, token: Token) -> Store:
         """The store with no limits, except for a token's share of the readers."""
-        return FairStore(store_of(self.queue), self._readers, token.hash)
+        return FairStore(store_of(self.queue), self.means, token.hash)
 
-    def queue_for(self, token: Token, *, acts_for_dialect: bool = False) -> Calls:
-        """The queue, limited to what a token may do and to its share of the service. Nothing that
-        it reads is redacted."""
-        fair = self.fair_store(token)
-        guarded = Guarded(fair, token, self._names, acts_for_dialect=acts_for_dialect)
-        return Calls(Bounded(guarded, self._sizes, self._traffic[token.hash]))
+    def queue_for(
+        self, token: Token, *, acts_for_dialect: bool = False, redacted: bool = False
+    ) -> Calls:
+        """The queue, limited to what a token may do and to its share of the service."""
+        store = store_of(self.queue)
+        return Calls(
+            Checked(store, token, self.means, acts_for_dialect=acts_for_dialect, redacted=redacted)
+        )
 
     async def _reply(
         self,
@@ -374,22 +332,21 @@ class Service:
             if announced or route.body is not None:
                 if route.body is not None and announced:
                     check_json(request.headers)
-                pace = self._traffic[request.who].pace
-                arrived = None if pace.is_ahead else incoming.arrived()
-                if arrived is None:
-                    await pace.ready()
-                    arrived = await incoming.read()
-                body = arrived
+                traffic = self.means.traffic.get(request.who)  # none yet, of most tokens
+                if traffic is not None:
+                    await traffic.pace.ready()
+                arrived = incoming.arrived()
+                body = await incoming.read() if arrived is None else arrived
                 call.body_size = len(body)
                 if len(body) > COUNTED_BYTES:
-                    pace.spend(len(body))
+                    self.means.traffic[request.who].pace.spend(len(body))
             if request.is_known and not self._turns.may_begin():
                 await self._turns.turn(request.who, exchange)
             # Otherwise the body is ignored, but an incomplete request must change nothing.
             if route.body is not None:
                 if len(body) > MANY_BYTES:
                     read = partial(route.read, body)
-                    work = self.in_thread(request.who, read, weight=HELD_WEIGHT)
+                    work = self.means.in_thread(request.who, read, weight=HELD_WEIGHT)
                     arguments.append(await work)
                 else:
                     arguments.append(route.read(body))
@@ -428,7 +385,7 @@ class Service:
             token = self.tokens.of(request.headers, exchange.address)
             request.who, request.is_known = token.hash, True
             request.token = token.name if self.tokens.required else ""
-            incoming.trust(token.hash, self._bodies[token.hash])
+            incoming.trust(token.hash, self.means.bodies[token.hash])
             if route.scope != ANY and not token.allows(route.scope):
                 raise Forbidden(f"{route} needs the scope {route.scope.value!r}")
             queue = self._queue_of(token)

@@ -14,11 +14,11 @@ from tenure.model import ops
 from tenure.queue import Wanted, store_of
 from tenure.queue.open_store import OpenStore
 from tenure.server.auth import Scope
-from tenure.server.guard import Guarded
 from tenure.server.waiting import Room
 from tenure.testing import ManualClock
 from tests.server.conftest import Serve, token
 from tests.server.examples import OPS, Example, fill, request_of
+from tests.support.tokens import store_for
 
 MINE = token("mine", *Scope, tenants=("ours",))
 
@@ -27,6 +27,10 @@ class Watched(OpenStore):
     """Records the calls to the store."""
 
     calls: list[Wanted]
+
+    def do(self, wanted: Wanted) -> Any:
+        self.calls.append(wanted)
+        return super().do(wanted)
 
     async def ado(self, wanted: Wanted) -> Any:
         self.calls.append(wanted)
@@ -55,9 +59,10 @@ def test_an_operation_is_one_call_to_the_store(watched: Queue, n: int) -> None:
 
     store = store_of(watched)
     assert isinstance(store, Watched)
+    store.calls.clear()
 
     async def main() -> None:
-        await Guarded(store, MINE).ado([op])
+        await store_for(watched, MINE).ado([op])
 
     try:
         asyncio.run(main())

@@ -18,16 +18,16 @@ from tenure import NewJob, Queue
 from tenure.model import job, queries, wire
 from tenure.model.queries import Found, ListJobs, Query
 from tenure.queue import store_of
-from tenure.server import bounds, native, readers
+from tenure.server import checks, native, payload_sizes, readers, traffic
 from tenure.server import service as service_module
 from tenure.server.auth import Scope, Tokens, hash_of
 from tenure.server.exchange import AsgiExchange
-from tenure.server.pace import Line, Pace
 from tenure.server.redaction import Redaction
 from tenure.server.request_body import Incoming
 from tenure.server.route import Route
 from tenure.server.routes import make_app
 from tenure.server.service import Service
+from tenure.server.traffic import Line, Pace, Traffic
 from tenure.testing import ManualClock
 from tests.server.conftest import Asked, Client, token
 from tests.server.wire import Dial, Heard, Watched, hosted, request
@@ -115,7 +115,7 @@ def test_the_queries_of_one_token_leave_threads_for_others(
 def test_a_query_that_takes_too_long_is_given_up_and_keeps_its_thread(
     client: Client, slow: SlowKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client.service._readers, "_seconds", 0.2)
+    monkeypatch.setattr(client.service.means.readers, "_seconds", 0.2)
     greedy = client.as_("greedy")
     for _ in range(readers.SLOTS // 2):
         asked = greedy.ask("GET", "/v1/jobs?kind=slow")
@@ -180,11 +180,11 @@ def large(queue: Queue) -> int:
 
 def test_a_claim_leases_only_what_it_returns(client: Client, queue: Queue, large: int) -> None:
     worker = client.as_("worker")
-    total, most = 0, bounds.UNKNOWN_CLAIM
+    total, most = 0, payload_sizes.UNKNOWN_CLAIM
     while found := worker.post("/v1/claim", {"queues": ["q"], "limit": 1000})["jobs"]:
         total += len(found)
         assert len(found) <= most
-        most = bounds.CLAIM_BYTES // (500 * KB) + 1  # the sizes are known from then on
+        most = checks.CLAIM_BYTES // (500 * KB) + 1  # the sizes are known from then on
         assert queue.stats("q").leased == total
     assert total == large
 
@@ -234,8 +234,8 @@ def test_who_does_not_read_gets_no_more_and_others_do(
     dial: Dial, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "PAGE_BYTES", 9_000 * KB)
-    monkeypatch.setattr(bounds, "HELD_BYTES", 8_000 * KB)
-    monkeypatch.setattr(bounds, "ROOM_SECONDS", 0.3)
+    monkeypatch.setattr(traffic, "HELD_BYTES", 8_000 * KB)
+    monkeypatch.setattr(traffic, "ROOM_SECONDS", 0.3)
     for n in range(9):
         queue.enqueue("q", "x" * 1000 * KB, id=f"large-{n}")
     page = request("GET", "/v1/jobs?limit=9", headers=bearer("greedy"))
@@ -266,8 +266,8 @@ def test_many_who_ask_at_once_and_do_not_read_are_not_all_served(
     dial: Dial, service: Service, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each finds that there is room, before any of the others has taken it."""
-    monkeypatch.setattr(bounds, "ROOM_SECONDS", 0.5)
-    monkeypatch.setattr(bounds, "HELD_BYTES", 12_000 * KB)
+    monkeypatch.setattr(traffic, "ROOM_SECONDS", 0.5)
+    monkeypatch.setattr(traffic, "HELD_BYTES", 12_000 * KB)
     for n in range(5):
         queue.enqueue("q", "x" * 1000 * KB, id=f"large-{n}")
     page = request("GET", "/v1/jobs?limit=9", headers=bearer("greedy"))
@@ -276,8 +276,8 @@ def test_many_who_ask_at_once_and_do_not_read_are_not_all_served(
         line._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         line.say(page)
     until_status(dial, 429)
-    held = sum(one.unread() for one in service._traffic[hash_of("greedy")]._sent)
-    assert held <= 2 * bounds.HELD_BYTES
+    held = sum(one.unread() for one in service.means.traffic[hash_of("greedy")]._sent)
+    assert held <= 2 * traffic.HELD_BYTES
 
 
 def test_a_pipelined_request_waits_until_the_response_before_it_is_read(
@@ -429,7 +429,7 @@ class Unread(AsgiExchange):
 def test_a_response_that_nobody_reads_is_not_kept_for_ever(
     client: Client, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
-    monkeypatch.setattr(bounds, "FORGET_SECONDS", 0.01, raising=False)
+    monkeypatch.setattr(traffic, "FORGET_SECONDS", 0.01, raising=False)
 
     async def act() -> None:
         async def send(message: object) -> None:
@@ -455,7 +455,7 @@ def test_a_response_that_nobody_reads_is_not_kept_for_ever(
 def test_the_bytes_of_one_token_are_limited_by_the_second_and_others_are_not_delayed(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    greedy = client.service._traffic[hash_of("greedy")]
+    greedy = client.service.means.traffic[hash_of("greedy")]
     monkeypatch.setattr(greedy, "pace", Pace(rate=1000 * KB, burst=1))
     job = {"queue": "q", "payload": "x" * 300 * KB}
 
@@ -476,7 +476,7 @@ def test_the_bytes_of_one_token_are_limited_by_the_second_and_others_are_not_del
 
 def test_large_bodies_of_one_token_that_are_not_complete_are_not_all_kept(client: Client) -> None:
     """Any number of connections can send nearly all of a body, and wait."""
-    room, received = bounds.Traffic(8_000 * KB), [0] * 5
+    room, received = Traffic(8_000 * KB), [0] * 5
 
     class Slow(AsgiExchange):
         def __init__(self, number: int) -> None:
@@ -581,48 +581,48 @@ def test_large_payloads_and_results_are_validated_beside_the_loop(
 
 def test_the_cpu_time_of_one_token_is_limited_and_others_are_not_delayed(client: Client) -> None:
     service = client.service
-    service._traffic["greedy"].work = Pace(rate=0.001, burst=0.001)
+    service.means.traffic["greedy"].work = Pace(rate=0.001, burst=0.001)
 
     def busy() -> int:
         return sum(range(300_000))  # some milliseconds: many seconds at this rate
 
     async def act() -> None:
-        await service.in_thread("greedy", busy)
-        assert service._traffic["greedy"].work.is_ahead
-        late = [asyncio.create_task(service.in_thread("greedy", busy)) for _ in range(3)]
+        await service.means.in_thread("greedy", busy)
+        assert service.means.traffic["greedy"].work.is_ahead
+        late = [asyncio.create_task(service.means.in_thread("greedy", busy)) for _ in range(3)]
         await asyncio.sleep(0)
         async with asyncio.timeout(10):
             for _ in range(5):
-                await service.in_thread("honest", busy)
+                await service.means.in_thread("honest", busy)
         assert not any(one.done() for one in late)
         for one in late:
             one.cancel()
         await asyncio.gather(*late, return_exceptions=True)
-        assert not service._aside._running
+        assert not service.means._aside._running
 
     client.run(act())
 
 
 def test_who_leaves_while_waiting_for_room_takes_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "HELD_BYTES", 100)
+    monkeypatch.setattr(traffic, "HELD_BYTES", 100)
 
     async def act() -> None:
-        traffic = bounds.Traffic()
-        await traffic.reserve(80)
-        waiting = [asyncio.create_task(traffic.reserve(50)) for _ in range(3)]
+        mine = Traffic()
+        await mine.reserve(80)
+        waiting = [asyncio.create_task(mine.reserve(50)) for _ in range(3)]
         await asyncio.sleep(0)
         waiting[0].cancel()
-        traffic.release(80)
+        mine.release(80)
         await waiting[1]
         await waiting[2]
         assert waiting[0].cancelled()
-        assert (traffic._reserved, len(traffic._waiting)) == (100, 0)
-        late = asyncio.create_task(traffic.reserve(50))
+        assert (mine._reserved, len(mine._waiting)) == (100, 0)
+        late = asyncio.create_task(mine.reserve(50))
         await asyncio.sleep(0)
-        traffic.release(100)
-        traffic._look()  # granted, and in the same moment
+        mine.release(100)
+        mine._look()  # granted, and in the same moment
         late.cancel()
         await asyncio.gather(late, return_exceptions=True)
-        assert traffic._reserved == 0
+        assert mine._reserved == 0
 
     asyncio.run(act())

@@ -25,7 +25,7 @@ from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.engines.sqlite.oldest import CLOCK_MS
 from tenure.model.fields import MAX_CLAIM
 from tenure.observe.metrics import Metrics, measured
-from tenure.server import bounds
+from tenure.server import checks, payload_sizes
 from tenure.server.routes import make_app
 from tenure.settings import Settings
 from tenure.testing import ManualClock
@@ -241,9 +241,13 @@ def http(sweep: int, skews_ms: list[int]) -> Rig:
         wrap=partial(measured, metrics),
     )
     # A service gives out fewer jobs than a claim asks for if they may be large. The model does not.
-    unbounded = mock.patch.multiple(bounds, CLAIM_BYTES=2**50, UNKNOWN_CLAIM=MAX_CLAIM)
-    unbounded.start()
-    rig.on_close(unbounded.stop)
+    for module, name, most in (
+        (checks, "CLAIM_BYTES", 2**50),
+        (payload_sizes, "UNKNOWN_CLAIM", MAX_CLAIM),
+    ):
+        unbounded = mock.patch.object(module, name, most)
+        unbounded.start()
+        rig.on_close(unbounded.stop)
     service = make_app(queue, metrics=metrics)
     name = f"compare-{len(host().services)}"
     host().services[name] = service

@@ -50,11 +50,8 @@ def _elsewhere(op: Op, number: int, placing: Placing) -> str | None:
 
 def _named(op: Op, placing: Placing) -> Iterable[tuple[str, int | None]]:
     """The tenants that an operation names, and the shards of what it names."""
-    if isinstance(op, ops.Enqueue):
-        yield from _specs(op.jobs, placing)
-    elif isinstance(op, ops.Ack):
-        yield from _specs(op.then, placing)
-    elif isinstance(op, ops.Import):
+    yield from _specs(op.adds, placing)
+    if isinstance(op, ops.Import):
         for entry in op.entries:
             yield entry.job.tenant, placing.of_job(entry.job)
     elif isinstance(op, SCOPED):

@@ -345,12 +345,10 @@ class Router:
 
 def chosen_ids(op: Op) -> Iterable[str]:
     """The ids of new jobs that another shard may have."""
-    if isinstance(op, ops.Enqueue | ops.Ack):
-        specs = op.jobs if isinstance(op, ops.Enqueue) else op.then
-        for spec in specs:
-            if not spec.made_up_id and not _UUID7.fullmatch(spec.id):
-                yield spec.id
-    elif isinstance(op, ops.ReplayEdited) and not _UUID7.fullmatch(op.new_id):
+    for spec in op.adds:
+        if not spec.made_up_id and not _UUID7.fullmatch(spec.id):
+            yield spec.id
+    if isinstance(op, ops.ReplayEdited) and not _UUID7.fullmatch(op.new_id):
         yield op.new_id
 
 

@@ -89,8 +89,10 @@ def mute_error(tx: Transaction[J], batch: Sequence[MuteError]) -> list[Answer]:
 def write(tx: Transaction[J]) -> None:
     """Store the counts of a transaction, at its end."""
     kept = tx.kept.pop(Tallies, None)
+    if kept is None:
+        return
     keep_ms = tx.settings.keep_errors_ms
-    for tally in () if kept is None else kept.by_place.values():
+    for tally in kept.by_place.values():
         expires_at = None if keep_ms is None else tally.group.last_at + keep_ms
         tx.put_record("error", tally.key, msgspec.json.encode(tally.group), expires_at)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -45,6 +46,10 @@ class Beat(GrantedOp, frozen=True):
     partial = True
     worker: LiveWorker
     ttl_ms: BeatSpan
+
+    @property
+    def new_queues(self) -> Iterable[str]:
+        return self.worker.queues  # not created, but it is noted when each was worked last
 
 
 class ListWorkers(GrantedQuery, frozen=True):

@@ -10,7 +10,6 @@ counts are stored; if there are very many such jobs, a part of them stands for a
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import threading
@@ -175,13 +174,13 @@ class RateCounter:
         with self._lock:
             # Results of a Once that were stored before are counted twice, but few calls are
             # repeated.
+            for queue, count in tally(ops.queues_added(batch, answers)).items():
+                self._of(queue, now).enqueued += count
             for kind, some, given in ops.runs(batch, answers):
                 if kind is ops.Ack:
                     if set(map(type, given)) != {ops.Ok}:
                         some = _those(some, given, ops.Ok)
                     self._acked(some, now)
-                elif kind is ops.Enqueue:
-                    self._enqueued(some, given, now)
                 elif kind is ops.Claim:
                     self._claimed(given, now)
                 elif kind is ops.Fail:
@@ -202,16 +201,6 @@ class RateCounter:
             if len(counts) < MOST_QUEUES:
                 counts[queue] = one
         return one
-
-    def _enqueued(self, calls: Sequence[Any], answers: Sequence[Answer], now: int) -> None:
-        created = [
-            spec.queue
-            for op, answer in zip(calls, answers, strict=True)
-            if isinstance(answer, ops.Enqueued)
-            for spec in itertools.compress(op.jobs, answer.created)
-        ]
-        for queue, count in tally(created).items():
-            self._of(queue, now).enqueued += count
 
     def _acked(self, acked: Sequence[ops.Ack], now: int) -> None:
         known, others = self._running.end_all(acked)

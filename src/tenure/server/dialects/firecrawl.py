@@ -36,6 +36,7 @@ from tenure.model.job import FINAL, LIVE, Job, NewJob, State
 from tenure.model.queries import Filter
 from tenure.queue import Calls, store_of
 from tenure.server.auth import Scope, Token
+from tenure.server.bound_token import is_random_uuid
 from tenure.server.dialects.error_text import ErrorText, as_text
 from tenure.server.dialects.firecrawl_bodies import (
     ActiveCrawlJob,
@@ -60,7 +61,6 @@ from tenure.server.dialects.firecrawl_bodies import (
     Success,
 )
 from tenure.server.dialects.reach import digest, job_of, listed, must_be_for, must_be_for_all, reach
-from tenure.server.guard import is_random_uuid
 from tenure.server.route import Call, Route, encode
 
 QUEUE = "firecrawl"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Raw
 
 from tenure.errors import InvalidInput, JobNotFound, LeaseLost
 from tenure.model import ops
@@ -103,7 +103,7 @@ class Queuey:
     async def get(self, call: Call) -> Reply:
         """Get a job."""
         shown = _shown(await self._job(call, reach(call, self.queue)))
-        return Reply(call.service.hidden(encode(shown)))
+        return Reply(bytes(call.service.redaction.raw(Raw(encode(shown)))))
 
     async def tickle(self, call: Call) -> Nothing:
         """Extend the lease of an active job."""
