@@ -20,7 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 import tenure
 from tenure.engines.sharded.members import members_of
 from tenure.engines.sharded.placing import Placing
-from tenure.server.auth import create_token
+from tenure.server.token_file import create_token
 from tests.server.process import ServiceProcess
 from tests.support import postgres
 from tests.workers import errands

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tenure.server.auth import create_token, revoke_token
+from tenure.server.token_file import create_token, revoke_token
 from tests.browser.conftest import Open, Place, served, sign_in
 
 

@@ -23,8 +23,8 @@ from tenure.engines.sqlite.disk import Disk
 from tenure.engines.sqlite.engine import SqliteEngine
 from tenure.features.rates.counter import RateCounter
 from tenure.model import ops, queries
+from tenure.model.ops import good
 from tenure.queue import Calls, store_of
-from tenure.queue.arguments import good
 from tenure.queue.committer import Committer
 from tenure.queue.open_store import OpenStore
 from tenure.queue.wakeups import Changes

@@ -383,7 +383,7 @@ _SETTINGS: dict[str, frozenset[str]] = {
     "src/tenure/engines/sharded/late.py": frozenset(
         {"PROMPT_SECONDS", "SLOW_SECONDS", "KEEP_SECONDS"}
     ),
-    "src/tenure/engines/sharded/lists.py": frozenset({"_TRIES"}),
+    "src/tenure/engines/sharded/merged_lists.py": frozenset({"_TRIES"}),
     "src/tenure/engines/remote.py": frozenset(
         {"ANSWER_SECONDS", "LISTEN_SECONDS", "LARGEST_BODY"}
     ),

@@ -20,8 +20,9 @@ from tenure.errors import InvalidInput
 from tenure.queue import store_of
 from tenure.server import asgi
 from tenure.server.about import About
-from tenure.server.auth import Scope, create_token
+from tenure.server.auth import Scope
 from tenure.server.static_files import HEADERS, files
+from tenure.server.token_file import create_token
 from tenure.testing import ManualClock
 from tests.server.conftest import Client, Serve, token
 

@@ -9,8 +9,8 @@ import pytest
 
 import tenure
 from tenure import Busy, Queue
-from tenure.features.live_workers import checks
-from tenure.features.live_workers.checks import LARGE_WORKERS
+from tenure.features.live_workers import routes
+from tenure.features.live_workers.routes import LARGE_WORKERS
 from tenure.model import ops, queries
 from tenure.model.job import NULL, JobSpec
 from tenure.queue import store_of
@@ -141,7 +141,7 @@ def test_a_service_limits_the_new_queues_of_a_token_but_not_of_an_admin(serve: S
 def test_a_token_reports_only_so_many_workers_at_once(
     serve: Serve, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "MOST_WORKERS", 3)
+    monkeypatch.setattr(routes, "MOST_WORKERS", 3)
     client = serve(tokens=[token("a", Scope.WORK), token("b", Scope.WORK)])
     a, b = client.as_("a"), client.as_("b")
     body = {"queues": ["q"], "ttl": 10}

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tenure import NewJob, Queue
-from tenure.features.audit.checks import NOTES_PER_HOUR
+from tenure.features.audit.routes import NOTES_PER_HOUR
 from tenure.server.auth import Scope, Tokens
 from tenure.testing import ManualClock
 from tests.server.conftest import Serve, token

@@ -17,11 +17,12 @@ import pytest
 import tenure
 from tenure import Queue, Settings, features
 from tenure.server import bound_token
-from tenure.server.auth import Scope, TokenFile, Tokens, create_token
+from tenure.server.auth import Scope, Tokens
 from tenure.server.checks import NEEDS
 from tenure.server.route import ANY, Route
 from tenure.server.routes import DIALECTS, make_app, routes_of
 from tenure.server.service import Service
+from tenure.server.token_file import TokenFile, create_token
 from tenure.testing import ManualClock
 from tests.server.conftest import Asked, Client, Serve, token
 from tests.server.examples import (

@@ -28,10 +28,10 @@ from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tenure.worker import run as run_module
 from tenure.worker.handler import HandlerSpec, Place
+from tenure.worker.handler_threads import Threads
 from tenure.worker.post import Post
 from tenure.worker.run import AGAIN, Run, attempt_in_thread
 from tenure.worker.scheduler import Scheduler
-from tenure.worker.threads import Threads
 from tenure.worker.worker import Worker
 from tests.crash.watched import PATIENCE, Watched, opened, start, until
 from tests.workers import errands

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tenure.worker.threads import Threads
+from tenure.worker.handler_threads import Threads
 from tests.crash.watched import PATIENCE, until
 
 start_really = threading.Thread.start

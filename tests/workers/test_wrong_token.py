@@ -17,7 +17,7 @@ import pytest
 
 import tenure
 from tenure import Tenure, Worker
-from tenure.server.auth import create_token, revoke_token
+from tenure.server.token_file import create_token, revoke_token
 from tenure.worker import admission
 from tests.server.process import ServiceProcess
 from tests.workers.conftest import PATIENCE

@@ -16,10 +16,9 @@ from tenure.cli.text import relative
 from tenure.errors import InvalidInput, ScheduleNotFound
 from tenure.model import ops
 from tenure.model.job import NewJob
-from tenure.model.ops import Schedule
+from tenure.model.ops import Schedule, good
 from tenure.model.queries import Timetable
 from tenure.queue import store_of
-from tenure.queue.arguments import good
 
 
 @click.group(invoke_without_command=True)

@@ -22,19 +22,11 @@ from tenure.errors import InvalidInput
 from tenure.model.fields import MAX_ATTEMPTS
 from tenure.observe.logs import log_as
 from tenure.server.about import About
-from tenure.server.auth import (
-    Scope,
-    Token,
-    Tokens,
-    create_token,
-    read_tokens,
-    revoke_token,
-    tokens_of,
-)
+from tenure.server.auth import LOOPBACK, Scope, Token, Tokens
 from tenure.server.connections import MOST
 from tenure.server.dialects import NAMES
 from tenure.server.guests import Guests
-from tenure.server.origin import LOOPBACK
+from tenure.server.token_file import create_token, read_tokens, revoke_token, tokens_of
 from tenure.tasks.app import Tenure
 
 log = logging.getLogger("tenure.service")

@@ -46,6 +46,8 @@ def noted(tx: Transaction[Any], batch: list[Any], answers: list[Answer]) -> None
 
 def end(tx: Transaction[Any]) -> None:
     """Write what features keep until the end of a transaction."""
+    if not tx.kept:
+        return
     for one in ALL.values():
         if one.ending is not None:
             one.ending(tx)

@@ -4,8 +4,7 @@ data            operations, queries and results, and how they are stored
 rules           what it does in a transaction
 oracle          the same for the reference model
 calls           calls of a queue (features/calls.py lists them)
-routes          over HTTP
-checks          what a service checks of its operations, for each token (server/checks.py)
+routes          over HTTP, and what a service checks of its operations (see server/checks.py)
 commands        in the command line
 
 A feature is registered by its line in FEATURES. What it adds to packages above this one is imported

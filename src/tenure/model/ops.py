@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import compress, groupby
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta, UnsetType
@@ -44,6 +44,7 @@ from tenure.model.fields import (
 )
 from tenure.model.job import Job, JobSpec, State, null
 
+T = TypeVar("T")
 IfExists = Literal["error", "skip"]
 NewJobs = Annotated[tuple[JobSpec, ...], Meta(max_length=MAX_JOBS_PER_CALL)]
 MAX_FILTER_BYTES = 16_384  # of a filter in a note: enough for the longest names
@@ -623,10 +624,14 @@ def _answered(batch: Sequence[Op], answers: Sequence[Answer]) -> Iterator[tuple[
             yield from ((one, answer) for one in op.ops)
 
 
-def queues_added(batch: Sequence[Op], answers: Sequence[Answer]) -> list[str]:
-    """The queues of the jobs that operations have enqueued, once for each."""
-    pairs = answered(batch, answers)
-    return [spec.queue for op, answer in pairs if op.adds for spec in op.added(answer)]
+def count_added(batch: Sequence[Op], answers: Sequence[Answer]) -> dict[str, int]:
+    """How many jobs operations have enqueued, by queue."""
+    counts: dict[str, int] = {}
+    for op, answer in answered(batch, answers):
+        if op.adds:
+            for spec in op.added(answer):
+                counts[spec.queue] = counts.get(spec.queue, 0) + 1
+    return counts
 
 
 def runs(
@@ -768,6 +773,14 @@ Answer = (
     | Answers
     | TenureError
 )
+
+
+def good(answer: Any, kind: type[T]) -> T:
+    """Return the answer, or raise it if it is an error."""
+    if isinstance(answer, TenureError):
+        raise answer
+    assert isinstance(answer, kind)
+    return answer
 
 
 # How turns are counted, on every engine: serving a tenant moves its place back by TURN / weight.

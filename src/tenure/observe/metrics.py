@@ -31,7 +31,6 @@ from tenure.model import ops, queries
 from tenure.model.job import Job, State
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
-from tenure.model.tally import tally
 from tenure.queue import Calls
 from tenure.queue.running import Claims, Running
 
@@ -277,7 +276,7 @@ class Measured:
             self._ended(claims, State.DONE, now, count)
 
     def _added(self, batch: Sequence[Op], answers: Sequence[Answer]) -> None:
-        for queue, count in tally(ops.queues_added(batch, answers)).items():
+        for queue, count in ops.count_added(batch, answers).items():
             self._metrics.enqueued.counts[self._metrics.label(queue),] += count
 
     def _note(self, op: Op, answer: Answer, now: int) -> None:

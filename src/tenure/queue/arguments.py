@@ -6,9 +6,9 @@ import traceback as tracebacks
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from tenure.errors import InvalidInput, TenureError
+from tenure.errors import InvalidInput
 from tenure.model import ops
 from tenure.model.fields import (
     MAX_FAILURE_TEXT,
@@ -173,11 +173,3 @@ def of_kind(field: str, value: object, kind: type) -> None:
 def scope_of(tenant: str | None, group: str | None) -> tuple[str | None, str | None]:
     """The scope of a limit: a group without a tenant means that group in every tenant."""
     return ("*" if group is not None and tenant is None else tenant), group
-
-
-def good(answer: Any, kind: type[T]) -> T:
-    """Return the answer, or raise it if it is an error."""
-    if isinstance(answer, TenureError):
-        raise answer
-    assert isinstance(answer, kind)
-    return answer

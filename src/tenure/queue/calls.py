@@ -36,7 +36,7 @@ from tenure.model.job import (
     State,
     encode_json,
 )
-from tenure.model.ops import IfExists, Op
+from tenure.model.ops import IfExists, Op, good
 from tenure.model.retry import Backoff
 from tenure.observe.tracing import sending
 from tenure.queue.arguments import (
@@ -44,7 +44,6 @@ from tenure.queue.arguments import (
     claim_op,
     fail_op,
     failure_text,
-    good,
     ids_of,
     lease_of,
     listed,

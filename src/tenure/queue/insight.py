@@ -7,9 +7,8 @@ from typing import cast
 
 from tenure.model import queries
 from tenure.model.fields import validated
-from tenure.model.ops import Grant
+from tenure.model.ops import Grant, good
 from tenure.model.queries import Related, TenantWait
-from tenure.queue.arguments import good
 from tenure.queue.sync_async import Caller, Steps, both
 
 

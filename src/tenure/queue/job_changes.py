@@ -15,9 +15,9 @@ from tenure.model import ops, queries, states
 from tenure.model.fields import moment_ms, span_ms, validated
 from tenure.model.history import JobMove, history_of
 from tenure.model.job import FINAL, Job, State, encode_json, new_ids
-from tenure.model.ops import Op
+from tenure.model.ops import Op, good
 from tenure.model.queries import Filter
-from tenure.queue.arguments import Seconds, filter_of, good, ids_of, some_jobs, states_of
+from tenure.queue.arguments import Seconds, filter_of, ids_of, some_jobs, states_of
 from tenure.queue.sync_async import Caller, Steps, both
 
 PAGE = 1000  # jobs changed per operation when a filter selects them

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tenure.model import ops, queries
 from tenure.model.fields import POSITIVE_SPAN, span_ms, validated
-from tenure.model.ops import Limit
-from tenure.queue.arguments import Seconds, good, scope_of
+from tenure.model.ops import Limit, good
+from tenure.queue.arguments import Seconds, scope_of
 from tenure.queue.sync_async import Caller, Steps, both
 
 

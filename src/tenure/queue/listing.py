@@ -8,8 +8,9 @@ from typing import Final
 
 from tenure.model import queries
 from tenure.model.fields import moment_ms, validated
+from tenure.model.ops import good
 from tenure.model.queries import Filter
-from tenure.queue.arguments import good, states_of
+from tenure.queue.arguments import states_of
 from tenure.queue.sync_async import Caller, Steps, awaiting, both
 
 MOST_SCANS = 100  # queries for one page of jobs, each of which looks at MOST_SCANNED jobs

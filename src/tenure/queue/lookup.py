@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from tenure.model import queries
 from tenure.model.fields import MAX_GET, validated
 from tenure.model.job import Job
-from tenure.queue.arguments import good, ids_of
+from tenure.model.ops import good
+from tenure.queue.arguments import ids_of
 from tenure.queue.sync_async import Caller, Steps, both
 
 

@@ -15,10 +15,9 @@ from tenure.errors import Closed
 from tenure.features.rates.counter import RateCounter
 from tenure.model import ops
 from tenure.model.job import Job, JobSpec, NewJob, prepare
-from tenure.model.ops import Answer, Note, Op
+from tenure.model.ops import Answer, Note, Op, good
 from tenure.model.queries import Query
 from tenure.observe.tracing import current_trace
-from tenure.queue.arguments import good
 from tenure.queue.committer import Committer, Standing
 from tenure.queue.wakeups import Changes
 from tenure.settings import Settings

@@ -7,8 +7,8 @@ from tenure.model import ops, queries
 from tenure.model.cron import CatchUp
 from tenure.model.fields import validated
 from tenure.model.job import NewJob, new_ids
-from tenure.model.ops import Schedule
-from tenure.queue.arguments import good, of_kind
+from tenure.model.ops import Schedule, good
+from tenure.queue.arguments import of_kind
 from tenure.queue.sync_async import Caller, Steps, both
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tenure.model import ops, queries
 from tenure.model.fields import POSITIVE_SPAN, span_ms, validated
+from tenure.model.ops import good
 from tenure.model.queries import Slot
-from tenure.queue.arguments import Seconds, good
+from tenure.queue.arguments import Seconds
 from tenure.queue.sync_async import Caller, Steps, both
 
 

@@ -1,35 +1,32 @@
-"""Tokens: who sends a request, and what they may do."""
+"""Who sends a request, and what they may do: tokens, and protection against forged requests.
+
+A browser sends requests on behalf of any page. Without tokens, a page that reaches the service
+could do everything, so requests for unknown host names (DNS rebinding) and writes that come from
+another site are rejected.
+"""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import logging
-import os
-import secrets
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable
 from enum import StrEnum
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from tenure.errors import InvalidInput, NotFound, Unauthorized
-from tenure.model.fields import check_label, check_name
+from tenure.errors import Forbidden, Unauthorized
 from tenure.server.exchange import Headers
+from tenure.server.problems import Misdirected, UnsupportedMedia
 
-log = logging.getLogger("tenure.service")
-
-PREFIX = "tnr_"
 ANONYMOUS = "(anonymous)"
 # A request with one of these came through a proxy, so the address of its sender is not known.
 FORWARDED = (
     *(b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"),
     *(b"x-real-ip", b"cf-connecting-ip", b"true-client-ip"),
 )
-LOOK_SECONDS = 1.0  # between checks whether the token file has changed
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+OWN_SITE = frozenset({"same-origin", "none"})  # "none": typed by the user, not sent by a page
 
 
 class Scope(StrEnum):
@@ -75,10 +72,6 @@ EVERYTHING = Token("(no tokens are set)", "", (Scope.ADMIN,))
 
 def _escaped(name: str) -> str:
     return name.replace("%", "%25").replace("/", "%2F").replace("@", "%40")
-
-
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    tokens: list[Token] = []
 
 
 def is_forwarded(headers: Headers) -> bool:
@@ -161,149 +154,57 @@ class Tokens:
         return self._by_hash
 
 
-class TokenFile(Tokens):
-    """The tokens of a file, which is reloaded when it changes. While the file cannot be read, only
-    the `fixed` tokens are known."""
+class Origins:
+    """hosts: the host names that requests may use; None allows any."""
 
-    def __init__(
-        self,
-        path: Path,
-        fixed: Iterable[Token],
-        now: Callable[[], float],
-        guests: Guests | None = None,
-    ) -> None:
-        self._path = path
-        self._fixed = list(fixed)
-        self._now = now
-        self._look_at = now() + LOOK_SECONDS
-        self._seen = self._version()
-        super().__init__([*read_tokens(path), *self._fixed], required=True, guests=guests)
-
-    def _known(self) -> dict[str, Token]:
-        return self._known_now() if self._now() >= self._look_at else self._by_hash
-
-    def _known_now(self) -> dict[str, Token]:
-        self._look_at = self._now() + LOOK_SECONDS
-        version = self._version()
-        if version != self._seen:
-            self._seen = version
-            self._load()
-        return self._by_hash
-
-    def _load(self) -> None:
-        tokens: list[Token] = []
-        try:
-            tokens = read_tokens(self._path)
-        except InvalidInput as error:
-            log.warning("no token of %s is accepted: %s", self._path, error)
-        else:
-            log.info("reloaded %s: %s", self._path, ", ".join(one.name for one in tokens) or "-")
-        self._by_hash = {token.hash: token for token in (*tokens, *self._fixed)}
-
-    def _version(self) -> tuple[int, ...]:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return ()
-        return found.st_mtime_ns, found.st_ino, found.st_size
-
-
-def read_tokens(path: Path) -> list[Token]:
-    """Return the tokens of a file; raises InvalidInput."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=_File).tokens
-    except FileNotFoundError:
-        raise InvalidInput("tokens", f"there is no file {path}") from None
-    except (OSError, msgspec.DecodeError) as error:
-        raise InvalidInput("tokens", f"{path} cannot be read: {error}") from None
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Lock out other writers of the file."""
-    try:
-        folder = os.open(path.parent, os.O_RDONLY)
-    except OSError as error:
-        raise InvalidInput("tokens", f"{path} cannot be written: {error.strerror}") from None
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
-
-
-def _write_tokens(path: Path, tokens: list[Token]) -> None:
-    """Replace the file atomically. Only its owner may read it, and links are not followed."""
-    text = msgspec.json.format(msgspec.json.encode(_File(tokens)), indent=2)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(file, "wb") as opened:
-            opened.write(text + b"\n")
-            opened.flush()
-            os.fsync(opened.fileno())
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise InvalidInput("tokens", f"{path} cannot be written: {error.strerror}") from None
-
-
-def create_token(
-    path: Path,
-    name: str,
-    scopes: Iterable[str],
-    queues: Iterable[str] = (),
-    tenants: Iterable[str] = (),
-) -> str:
-    """Add a token to a file. Returns the secret, which is not stored anywhere."""
-    check_name("name", name)
-    wanted = tuple(Scope(scope) for scope in scopes)
-    if not wanted:
-        raise InvalidInput("scopes", f"name at least one of {', '.join(Scope)}")
-    secret = PREFIX + secrets.token_urlsafe(32)
-    token = Token(
-        name,
-        hash_of(secret),
-        wanted,
-        tuple(check_name("queue", queue) for queue in queues) or None,
-        tuple(check_label("tenant", tenant) for tenant in tenants) or None,
-    )
-    with _locked(path):
-        tokens = read_tokens(path) if path.exists() else []
-        if any(one.name == name for one in tokens):
-            raise InvalidInput("name", f"there is already a token named {name!r}")
-        _write_tokens(path, [*tokens, token])
-    return secret
-
-
-def revoke_token(path: Path, name: str) -> None:
-    """Remove a token from a file."""
-    with _locked(path):
-        tokens = read_tokens(path)
-        left = [token for token in tokens if token.name != name]
-        if len(left) == len(tokens):
-            raise NotFound(f"there is no token named {name!r}")
-        _write_tokens(path, left)
-
-
-def tokens_of(
-    path: Path | None, environ: Mapping[str, str], guests: Guests | None = None
-) -> Tokens:
-    """Return the tokens of a file and of the environment (TENURE_TOKEN, EDGE_API_TOKEN). Raises
-    InvalidInput if the file holds none."""
-    fixed = [
-        Token(name, hash_of(environ[name]), (Scope.ADMIN,))
-        for name in ("TENURE_TOKEN", "EDGE_API_TOKEN")
-        if environ.get(name)
-    ]
-    if path is None:
-        return Tokens(fixed, guests=guests)
-    exists = path.exists()
-    if not exists or not read_tokens(path):
-        problem = "holds no tokens" if exists else "does not exist"
-        raise InvalidInput(
-            "tokens",
-            f"{path} {problem}: make one with `tenure token create NAME --scope admin "
-            f"--file {path}`",
+    def __init__(self, hosts: Iterable[str] | None = None) -> None:
+        self._hosts = None if hosts is None else {_bracketed(host.lower()) for host in hosts}
+        self._last: str | None = (
+            None  # the last Host header that was accepted: most requests have the same
         )
-    return TokenFile(path, fixed, time.monotonic, guests)
+
+    def check(self, method: str, headers: Headers) -> None:
+        """Raise Misdirected or Forbidden if a web page may have forged the request."""
+        host = headers.get(b"host") or ""
+        if host != self._last:
+            self._check_host(host.lower())
+            self._last = host
+        if method in SAFE:
+            return
+        site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
+        if site is not None and site not in OWN_SITE:
+            raise Forbidden("a page of another site must not send this")
+        if origin is not None and origin.lower().partition("://")[2] != host.lower():
+            raise Forbidden(f"a page of {origin[:200]!r} must not send this")
+
+    def _check_host(self, host: str) -> None:
+        if self._hosts is not None and _without_port(host) not in self._hosts:
+            raise Misdirected(
+                f"this service is not known as {host[:200]!r}; `tenure serve --allowed-hosts` "
+                "adds a name"
+            )
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0]
+
+
+def _bracketed(host: str) -> str:
+    """A host as in a Host header: IPv6 addresses are in brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def check_json(headers: Headers) -> None:
+    """Raise UnsupportedMedia unless the Content-Type is JSON. A page of another site cannot send
+    that without a preflight request."""
+    kind = headers.get(b"content-type", "")
+    if kind == "application/json":
+        return
+    kind = kind.partition(";")[0].strip().lower()
+    if kind != "application/json" and not (
+        kind.startswith("application/") and kind.endswith("+json")
+    ):
+        said = f"{kind[:100]!r}" if kind else "nothing"
+        raise UnsupportedMedia(f"the body must be application/json; Content-Type says {said}")

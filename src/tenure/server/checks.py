@@ -4,7 +4,7 @@ Every call becomes operations and queries, so this is the one place that decides
 
 scopes          the token has the scope of each; one that adds jobs needs `produce`, too
 bound_token     what a token that is bound to queues or tenants may name and see
-features        their `checks`: who makes a change, how many workers report themselves
+features        what they check: who makes a change, how many workers report themselves
 new_names       how many queues a token may create
 payload_sizes   a claim leases no more jobs than fit into a response
 traffic         the bytes of its responses that are not read yet
@@ -55,7 +55,7 @@ MANY = 200  # jobs or operations in a request, from which on they are validated 
 
 
 class Check(Protocol):
-    """What a feature checks: the class `Check` of its module `checks` has one for each token."""
+    """What a feature checks: the class `Check` among its routes, made for each token."""
 
     kinds: tuple[type[Op], ...]  # of the operations that it looks at, or their bases
 
@@ -140,7 +140,8 @@ class Checked(FairStore):
         unchecked = FairStore(inner, means, token.hash)
         self._checks: list[Check] = [
             part.Check(unchecked, token, acts_for_dialect=acts_for_dialect)
-            for part in parts("checks")
+            for part in parts("routes")
+            if hasattr(part, "Check")
         ]
         self._bound = Bound(token, unchecked.ado) if token.is_bound else None
         self._may = frozenset(kind for kind, scope in NEEDS.items() if token.allows(scope))

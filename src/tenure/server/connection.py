@@ -18,8 +18,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from tenure.errors import InvalidInput, TenureError
-from tenure.server.exchange import Headers, id_of, usual_fields
-from tenure.server.http_exchange import HttpExchange, head_of
+from tenure.server.exchange import Headers, HttpExchange, head_of, id_of, usual_fields
 from tenure.server.problems import HeadTooLarge, TooSlow, UnknownMethod
 from tenure.server.route import as_problem
 
@@ -340,7 +339,8 @@ class Connection(asyncio.Protocol):
         self._exchange = exchange
         if self.is_ended:
             exchange.hurry()
-        self._server.handle(exchange)
+        server = self._server
+        exchange.task = self._loop.create_task(exchange.serve(server.serve, server.running))
 
     def answered(self, exchange: HttpExchange) -> None:
         """Go on after a response: with the next request, or by closing the connection."""

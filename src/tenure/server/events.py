@@ -44,17 +44,22 @@ class News:
     def __init__(self, queue: Queue) -> None:
         self._start = secrets.token_hex(4)  # differs between processes
         self._count = 0
-        self._stop = queue.changes.listen(self._note)
+        self._changes = queue.changes
+        self._stop: Callable[[], None] | None = None
 
     def _note(self, queues: Collection[str] | None) -> None:
         self._count += 1
 
     @property
     def version(self) -> str:
+        """The version now. Changes count from the first time that somebody asks."""
+        if self._stop is None:
+            self._stop = self._changes.listen(self._note)
         return f"{self._start}.{self._count}"
 
     def close(self) -> None:
-        self._stop()
+        if self._stop is not None:
+            self._stop()
 
 
 async def changes(call: Call, query: ChangesQuery) -> Version:

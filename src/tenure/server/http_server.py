@@ -12,9 +12,8 @@ from typing import Protocol
 
 from tenure.server.connection import Connection
 from tenure.server.connections import Connections
-from tenure.server.exchange import Exchange
+from tenure.server.exchange import Exchange, HttpExchange
 from tenure.server.handshake import Handshake
-from tenure.server.http_exchange import HttpExchange
 from tenure.server.listener import Listener
 
 log = logging.getLogger("tenure.service")
@@ -33,10 +32,10 @@ class HttpServer:
     def __init__(self, handler: Handler, connections: Connections | None = None) -> None:
         self.connections: Connections = Connections() if connections is None else connections
         self.is_stopping: bool = False
-        self._handler = handler
+        self.serve: Callable[[Exchange], Awaitable[None]] = handler.serve
         self._listeners: list[Listener] = []
         self._arriving: set[asyncio.Task[None]] = set()
-        self._running: set[HttpExchange] = set()
+        self.running: set[HttpExchange] = set()
 
     async def start(self, sockets: Sequence[socket], tls: ssl.SSLContext | None = None) -> None:
         """Begin to accept connections."""
@@ -60,23 +59,6 @@ class HttpServer:
         except OSError as error:
             log.debug("a client has left: %s", error)
 
-    def handle(self, exchange: HttpExchange) -> None:
-        """Begin to answer a request."""
-        self._running.add(exchange)
-        exchange.task = self._loop.create_task(self._handle(exchange))
-
-    async def _handle(self, exchange: HttpExchange) -> None:
-        exchange.is_served = True
-        try:
-            await self._handler.serve(exchange)
-        except Exception:
-            log.exception("%s %s failed", exchange.method, exchange.path)
-            exchange.fail()
-        finally:
-            exchange.task = None  # they refer to each other
-            self._running.discard(exchange)
-            exchange.abandon()
-
     async def stop(self, seconds: float) -> None:
         """Accept no more connections, close idle ones, and finish open requests. What is not
         finished within this time is cancelled."""
@@ -86,11 +68,11 @@ class HttpServer:
         for connection in self.connections:
             connection.stop()
         deadline = self._loop.time() + seconds
-        while (self._running or len(self.connections)) and self._loop.time() < deadline:
+        while (self.running or len(self.connections)) and self._loop.time() < deadline:
             await asyncio.sleep(LOOK_SECONDS)
-        if self._running:
-            log.error("%d requests were not finished within %g s", len(self._running), seconds)
-        for exchange in list(self._running):
+        if self.running:
+            log.error("%d requests were not finished within %g s", len(self.running), seconds)
+        for exchange in list(self.running):
             if exchange.task is not None:
                 exchange.task.cancel()
         for connection in self.connections:

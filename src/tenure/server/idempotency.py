@@ -16,12 +16,11 @@ import msgspec
 from tenure.errors import Conflict, TenureError
 from tenure.model import ops
 from tenure.model.fields import check_name
-from tenure.model.ops import ONCE_MS
+from tenure.model.ops import ONCE_MS, good
 from tenure.model.queries import Query
 from tenure.model.record_queries import ListRecords
 from tenure.model.records import MAX_RECORD_BYTES, NewRecord, PutRecords
 from tenure.queue import Calls, Layer, Store, Wanted, Within
-from tenure.queue.arguments import good
 from tenure.server.auth import hash_of
 from tenure.server.route import Call, Reply, Route
 

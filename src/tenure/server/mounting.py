@@ -12,12 +12,12 @@ from tenure.engines.remote import is_loopback
 from tenure.errors import Forbidden
 from tenure.queue import Queue, connect
 from tenure.server.about import About
-from tenure.server.auth import Tokens, tokens_of
+from tenure.server.auth import LOOPBACK, Tokens
 from tenure.server.exchange import Message, Receive, Send
-from tenure.server.origin import LOOPBACK
 from tenure.server.route import as_problem
 from tenure.server.routes import make_app
 from tenure.server.service import Service
+from tenure.server.token_file import tokens_of
 
 NO_TOKENS = Forbidden(
     "no tokens are set: create one with `tenure token create`, and name its file as `tokens`; or, "

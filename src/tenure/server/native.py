@@ -18,7 +18,7 @@ from tenure.model.fields import (
     clean,
 )
 from tenure.model.job import NULL, Job, Lease, NewJob, State, encode_json
-from tenure.model.ops import IfExists, Maintained, Schedule, Slots
+from tenure.model.ops import IfExists, Maintained, Schedule, Slots, good
 from tenure.model.queries import (
     GroupStats,
     Page,
@@ -26,7 +26,7 @@ from tenure.model.queries import (
     Stats,
 )
 from tenure.observe.tracing import current_trace, sending
-from tenure.queue.arguments import good, too_many_jobs
+from tenure.queue.arguments import too_many_jobs
 from tenure.server.auth import Scope
 from tenure.server.batches import apply_batch, apply_in_parts
 from tenure.server.bodies import (

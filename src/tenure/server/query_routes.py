@@ -9,8 +9,8 @@ import msgspec
 
 from tenure.features import RESULTS
 from tenure.model.fields import validated
+from tenure.model.ops import good
 from tenure.model.queries import Get, GrantedQuery, Query
-from tenure.queue.arguments import good
 from tenure.server.auth import Scope
 from tenure.server.bodies import Body
 from tenure.server.route import Call, Route

@@ -19,7 +19,7 @@ from tenure.server import (
     native,
     query_routes,
     schedule_switch,
-    searching,
+    search_box,
     static_files,
 )
 from tenure.server.about import About
@@ -106,7 +106,7 @@ def routes_of(dialects: Iterable[str], d1_max_attempts: int | None = None) -> li
         *events.ROUTES,
         *about.ROUTES,
         *job_routes.ROUTES,
-        *searching.ROUTES,
+        *search_box.ROUTES,
         *schedule_switch.ROUTES,
     ]
     for feature in parts("routes"):

@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from tenure.errors import ScheduleNotFound
 from tenure.model import ops
-from tenure.model.ops import Schedule
-from tenure.queue.arguments import good
+from tenure.model.ops import Schedule, good
 from tenure.server.auth import Scope
 from tenure.server.route import Call, Route
 

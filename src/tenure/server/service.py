@@ -18,7 +18,7 @@ from tenure.observe.metrics import Metrics
 from tenure.observe.tracing import CARRIED, serving
 from tenure.queue import Calls, Queue, Store, store_of
 from tenure.server.about import About
-from tenure.server.auth import Token, Tokens
+from tenure.server.auth import Origins, Token, Tokens, check_json
 from tenure.server.checks import Checked, FairStore, Means
 from tenure.server.dialects import NAMES
 from tenure.server.docs_page import docs_page
@@ -36,7 +36,6 @@ from tenure.server.exchange import (
 )
 from tenure.server.idempotency import HEADER, answer_once
 from tenure.server.openapi import openapi
-from tenure.server.origin import Origins, check_json
 from tenure.server.problems import NoSuchRoute, WrongMethod
 from tenure.server.readiness import Pulse
 from tenure.server.redaction import Redaction

@@ -14,8 +14,8 @@ from tenure.errors import Forbidden, InvalidInput, TenureError
 from tenure.features.live_workers.data import RUNNING_SHOWN, Beat, LiveWorker
 from tenure.model import ops
 from tenure.model.fields import MAX_NAME, MAX_QUEUES_PER_CALL
+from tenure.model.ops import good
 from tenure.queue import Queue, store_of
-from tenure.queue.arguments import good
 from tenure.worker.run import Run
 
 log = logging.getLogger("tenure.worker")

@@ -33,6 +33,7 @@ from tenure.worker.beats import Beats
 from tenure.worker.commits import Apart, Commits
 from tenure.worker.current_job import CurrentJob
 from tenure.worker.handler import Handler
+from tenure.worker.handler_threads import Threads
 from tenure.worker.job_log import Ended, JobLog
 from tenure.worker.kept_outcomes import (
     KeptOutcomes,
@@ -49,7 +50,6 @@ from tenure.worker.run import Run, attempt, attempt_in_thread, start_task
 from tenure.worker.scheduler import Scheduler
 from tenure.worker.settling import begin_settling
 from tenure.worker.suspects import Suspects, is_suspect
-from tenure.worker.threads import Threads
 from tenure.worker.unknown_kind import KnownUnknowns
 
 log = logging.getLogger("tenure.worker")

@@ -9,14 +9,14 @@ import pytest
 
 import tenure
 from tenure import Conflict, Queue
-from tenure.engines.sharded import once
+from tenure.engines.sharded import keyed
 from tenure.engines.sharded.engine import ShardedEngine
 from tenure.model import ops
 from tenure.model.job import NULL, Job, JobSpec
 from tenure.queue import store_of
 from tests.engines.sharded.test_reshard import check, reshard, resharding, url_of
 
-SENT = once._sent
+SENT = keyed._sent
 TENANTS = 20
 
 
@@ -47,7 +47,7 @@ def begin(queue: Queue, op: ops.Once, monkeypatch: pytest.MonkeyPatch) -> bool:
         return SENT(*args)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(once, "_sent", die)
+        patch.setattr(keyed, "_sent", die)
         try:
             store_of(queue).engine.apply([op])
         except Died:

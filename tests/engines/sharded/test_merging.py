@@ -9,7 +9,7 @@ import pytest
 
 import tenure
 from tenure import Job, NewJob, Queue, StoreError
-from tenure.engines.sharded import lists
+from tenure.engines.sharded import merged_lists
 from tenure.engines.sharded.merging import merged
 from tenure.engines.sharded.shard import Shard
 from tenure.errors import InvalidInput, TenureError
@@ -195,13 +195,15 @@ def test_a_job_that_matches_all_the_time_is_listed_whatever_changes_meanwhile(
 ) -> None:
     """The list changes between the two reads of a page: of its jobs, and of its end. If that
     happens in each try, jobs may be listed twice."""
-    monkeypatch.setattr(lists, "_TRIES", 2)
-    page_of = lists._page_of
+    monkeypatch.setattr(merged_lists, "_TRIES", 2)
+    page_of = merged_lists._page_of
     changes = [CHANGES[change], CHANGES["a job is added"]][:times]
     clock = ManualClock()
     with tenure.connect(url, clock=clock) as queue, tenure.connect(url, clock=clock) as other:
 
-        def change_first(shard: Shard, query: lists.ListQuery, start: str | None, most: int) -> Any:
+        def change_first(
+            shard: Shard, query: merged_lists.ListQuery, start: str | None, most: int
+        ) -> Any:
             if most < query.limit and changes:
                 changes.pop(0)(other, tenants)
             return page_of(shard, query, start, most)
@@ -211,7 +213,7 @@ def test_a_job_that_matches_all_the_time_is_listed_whatever_changes_meanwhile(
                 queue.enqueue("q", id=f"{name}{n}", tenant=tenant)
                 clock.advance(1)
         before = {job.id for job in queue.jobs(state="pending", limit=100).jobs}
-        monkeypatch.setattr(lists, "_page_of", change_first)
+        monkeypatch.setattr(merged_lists, "_page_of", change_first)
         first = queue.jobs(state="pending", limit=4)
         second = queue.jobs(state="pending", limit=100, cursor=first.cursor)
         assert not changes

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tenure.server.auth import create_token
+from tenure.server.token_file import create_token
 from tests.server.connection import Connection
 from tests.server.process import ServiceProcess
 from tests.workers.life import ROOT

@@ -11,9 +11,10 @@ import pytest
 
 import tenure
 from tenure import InvalidInput, Queue
-from tenure.server.auth import Tokens, tokens_of
+from tenure.server.auth import Tokens
 from tenure.server.guests import Guests
 from tenure.server.routes import make_app
+from tenure.server.token_file import tokens_of
 from tenure.testing import ManualClock
 from tests.conformance.state import nothing_changes
 from tests.server.conftest import token

@@ -10,8 +10,8 @@ import pytest
 
 import tenure
 from tenure import Queue
+from tenure.server.auth import LOOPBACK
 from tenure.server.mounting import mounted
-from tenure.server.origin import LOOPBACK
 from tenure.server.routes import DIALECTS, make_app
 from tenure.testing import ManualClock
 from tests.conformance.state import nothing_changes

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tenure.errors import InvalidInput, Unauthorized
-from tenure.server.auth import (
+from tenure.server.auth import Tokens
+from tenure.server.token_file import (
     LOOK_SECONDS,
     TokenFile,
-    Tokens,
     create_token,
     read_tokens,
     revoke_token,

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tenure.engines.sharded import once
 from tenure.engines.sharded.claims import Asking
 from tenure.engines.sharded.cluster import Cluster
 from tenure.engines.sharded.guarding import being_moved
+from tenure.engines.sharded.keyed import run_keyed
 from tenure.engines.sharded.merging import merged, with_taken
 from tenure.engines.sharded.routing import Part, Route, Router
 from tenure.errors import DependencyNotFound, InvalidInput, JobNotFound, TenureError
@@ -119,7 +119,7 @@ class Batch:
         if self._keyed:
             keyed = {at: self._batch[at] for at in self._keyed}
             self._keyed = []
-            self._answers |= once.run(self._cluster, keyed)
+            self._answers |= run_keyed(self._cluster, keyed)
         if not (self._parts or self._claims):
             return
         parts, self._parts = self._parts, {}

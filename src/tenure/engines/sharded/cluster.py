@@ -30,7 +30,7 @@ from tenure.engines.sharded.ring import (
     ring_of,
 )
 from tenure.engines.sharded.shard import Shard, Store
-from tenure.engines.sharded.threads import Threads
+from tenure.engines.sharded.shard_threads import Threads
 from tenure.errors import (
     Busy,
     OutcomeUnknown,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from tenure.engines.sharded import lists
+from tenure.engines.sharded import merged_lists
 from tenure.engines.sharded.cluster import Cluster, has_any
 from tenure.engines.sharded.cursors import Places, cursor_of, places_of
 from tenure.engines.sharded.shard import Shard
@@ -252,7 +252,7 @@ def _export(cluster: Cluster, query: queries.Export) -> Found:
 
 
 def _listed(cluster: Cluster, query: Any) -> Found:
-    return lists.read(cluster, query, _of_tenant(cluster, query.filter.tenant))
+    return merged_lists.read(cluster, query, _of_tenant(cluster, query.filter.tenant))
 
 
 _QUERIES: dict[type[Query], Callable[[Cluster, Any], Found]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tenure.features.audit.data import AuditLog, ListAudit
 from tenure.model.fields import validated
-from tenure.queue.arguments import good
+from tenure.model.ops import good
 from tenure.queue.sync_async import Caller, Steps, both
 
 

@@ -10,8 +10,8 @@ from tenure.errors import TenureError
 from tenure.features.bulk.data import Matches
 from tenure.model import queries
 from tenure.model.job import State
+from tenure.model.ops import good
 from tenure.model.queries import Counts, Filter
-from tenure.queue.arguments import good
 from tenure.queue.listing import Listing, filter_by
 from tenure.queue.sync_async import Steps, awaiting, both
 

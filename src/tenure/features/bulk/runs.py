@@ -28,11 +28,11 @@ from tenure.features.bulk.data import (
 )
 from tenure.model import ops, queries
 from tenure.model.job import new_ids
+from tenure.model.ops import good
 from tenure.model.queries import Filter
 from tenure.model.record_queries import ListRecords
 from tenure.model.records import NewRecord, PutRecords, Record
 from tenure.queue import Calls, Queue, store_of
-from tenure.queue.arguments import good
 from tenure.server.auth import Token, Tokens
 from tenure.server.service import Part
 

@@ -6,7 +6,7 @@ from tenure.errors import NotFound
 from tenure.features.errors.data import ErrorGroups, ListErrors, MuteError
 from tenure.model import ops
 from tenure.model.fields import MAX_LISTED, validated
-from tenure.queue.arguments import good
+from tenure.model.ops import good
 from tenure.queue.sync_async import Caller, Steps, both
 
 

@@ -6,7 +6,7 @@ from typing import cast
 
 from tenure.features.live_workers.data import ListWorkers, LiveWorker
 from tenure.model.fields import validated
-from tenure.queue.arguments import good
+from tenure.model.ops import good
 from tenure.queue.sync_async import Caller, Steps, both
 
 

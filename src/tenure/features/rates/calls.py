@@ -6,7 +6,7 @@ from datetime import datetime
 
 from tenure.features.rates.data import ListRates, Per, Rates
 from tenure.model.fields import moment_ms, validated
-from tenure.queue.arguments import good
+from tenure.model.ops import good
 from tenure.queue.sync_async import Caller, Steps, both
 
 _BY_DEFAULT: dict[Per, int] = {"minute": 3_600_000, "hour": 7 * 86_400_000}

@@ -174,7 +174,7 @@ class RateCounter:
         with self._lock:
             # Results of a Once that were stored before are counted twice, but few calls are
             # repeated.
-            for queue, count in tally(ops.queues_added(batch, answers)).items():
+            for queue, count in ops.count_added(batch, answers).items():
                 self._of(queue, now).enqueued += count
             for kind, some, given in ops.runs(batch, answers):
                 if kind is ops.Ack:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tenure.features.why.data import Explain, Explained
 from tenure.model.fields import validated
-from tenure.queue.arguments import good
+from tenure.model.ops import good
 from tenure.queue.sync_async import Caller, Steps, both
 
 

@@ -354,7 +354,7 @@ def _kept(names: Routes) -> str:
     return f"{uuid.uuid4().hex} {msgspec.json.encode(names).decode()}"
 
 
-def run(cluster: Cluster, keyed: Mapping[int, Op]) -> dict[int, Answer]:
+def run_keyed(cluster: Cluster, keyed: Mapping[int, Op]) -> dict[int, Answer]:
     """Run several Onces together, in order: first the parts of the homes and those whose routes
     need not be stored, then the others."""
     view, brief = cluster.view, all(map(_claims_only, keyed.values()))
