@@ -32,7 +32,7 @@ ADDITIONS = (
                 "cli/change.py",  # a command for it
                 "server/event_feed.py",  # an event for it
                 "server/dialects/evekill.py",
-                "features/bulk/data.py",  # an action on all that match
+                "features/bulk/__init__.py",  # an action on all that match
             }
         ),
     ),

@@ -11,6 +11,7 @@ import tenure
 from tenure import InvalidInput, NewJob, Queue
 from tenure.features.audit.data import MAX_PAGE_BYTES, AuditEntry
 from tenure.features.errors.data import MuteError
+from tenure.features.run_now.data import RunNow
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import MAX_FILTER_BYTES, Note
@@ -44,7 +45,7 @@ def test_every_operation_of_an_operator_can_be_noted(
     queue.enqueue("mail", id="a", delay=60)
     schedule = ops.Schedule("nightly", "0 3 * * *", JobSpec("x", "mail", NULL))
     steps: list[tuple[ops.NotedOp | ops.NotedGrantedOp, str, str]] = [
-        (ops.RunNow(("a",), note=ANN), "", "a"),
+        (RunNow(("a",), note=ANN), "", "a"),
         (ops.Cancel(("a",), note=ANN), "", "a"),
         (ops.Replay(("a",), note=ANN), "", "a"),
         (ops.Delete(("a",), note=ANN), "", "a"),

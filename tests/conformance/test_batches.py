@@ -20,6 +20,7 @@ from tenure import (
 )
 from tenure.features.errors.data import MuteError
 from tenure.features.live_workers.data import Beat, LiveWorker
+from tenure.features.run_now.data import RunNow
 from tenure.model.job import NULL, Job, JobSpec
 from tenure.model.ops import (
     Ack,
@@ -54,7 +55,6 @@ from tenure.model.ops import (
     Replay,
     ReplayEdited,
     Resume,
-    RunNow,
     Schedule,
     SetLimit,
     Slots,

@@ -18,6 +18,7 @@ from tenure import (
     ScheduleNotFound,
     TenureError,
 )
+from tenure.features.run_now.data import RunNow
 from tenure.model import ops, queries
 from tenure.model.job import NULL, Job, JobSpec
 from tenure.model.ops import Answer, Grant, Op
@@ -53,7 +54,7 @@ LEASE_OPS: list[Lease] = [
 lease_op = pytest.mark.parametrize(
     "op", LEASE_OPS, ids=["ack", "ack-delete", "fail", "extend", "release", "progress"]
 )
-JOBS_OPS = [ops.Cancel, ops.Replay, ops.RunNow, ops.Delete, partial(ops.Update, priority=7)]
+JOBS_OPS = [ops.Cancel, ops.Replay, RunNow, ops.Delete, partial(ops.Update, priority=7)]
 JobsOp = Callable[..., ops.JobsOp]
 jobs_op = pytest.mark.parametrize(
     "kind", JOBS_OPS, ids=["cancel", "replay", "run-now", "delete", "update"]
@@ -145,7 +146,7 @@ def test_jobs_that_the_grant_does_not_allow_are_missing(
 
 @jobs_op
 def test_the_jobs_that_the_grant_allows_change(queue: Queue, kind: JobsOp) -> None:
-    delay = 60 if kind is ops.RunNow else 0
+    delay = 60 if kind is RunNow else 0
     queue.enqueue("mail", id="a", tenant="acme", max_attempts=1, delay=delay)
     queue.enqueue("mail", id="b", tenant="other", max_attempts=1, delay=delay)
     if kind is ops.Replay:

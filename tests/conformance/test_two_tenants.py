@@ -22,6 +22,7 @@ from tenure.features.audit.data import ListAudit
 from tenure.features.errors.data import ListErrors, MuteError
 from tenure.features.live_workers.data import Beat, ListWorkers, LiveWorker
 from tenure.features.rates.data import ListRates
+from tenure.features.run_now.data import RunNow
 from tenure.features.why.data import Explain
 from tenure.model import ops, queries, wire
 from tenure.model.job import NULL, JobSpec, State
@@ -133,7 +134,7 @@ class Chance:
             ops.Progress(self._id(), 0, 50),
             ops.Cancel((self._id(), self._id())),
             ops.Replay((self._id(), self._id())),
-            ops.RunNow((self._id(), self._id())),
+            RunNow((self._id(), self._id())),
             ops.Update((self._id(), self._id()), -1, delay_ms=chance.choice((None, 900))),
             ops.ReplayEdited(self._id(), f"{who}/{chance.randrange(6)}", 5),
             ops.Delete((self._id(), self._id()), chance.choice(((), (State.DONE,)))),

@@ -17,6 +17,7 @@ from tenure.engines import Engine
 from tenure.engines.memory import MemoryEngine
 from tenure.engines.postgres.engine import PostgresEngine
 from tenure.engines.sqlite.engine import SqliteEngine
+from tenure.features.run_now.data import RunNow
 from tenure.model import ops, queries
 from tenure.model.job import NULL, JobSpec, Lease, State
 from tenure.model.retry import Backoff
@@ -246,7 +247,7 @@ class SameAsTheModel(RuleBasedStateMachine):
         lease = self.lease(n)
         self.do(ops.Progress(lease.id, lease.token, percent, note), hold=hold)
 
-    @rule(ids=some_ids, what=st.sampled_from([ops.Cancel, ops.Replay, ops.RunNow]), hold=hold)
+    @rule(ids=some_ids, what=st.sampled_from([ops.Cancel, ops.Replay, RunNow]), hold=hold)
     def change(self, ids: tuple[str, ...], what: Any, hold: bool) -> None:
         self.do(what(ids), hold=hold)
 

@@ -11,7 +11,7 @@ import click
 
 from tenure import __version__
 from tenure.cli.by_hand import ack, claim, extend, fail, release
-from tenure.cli.change import cancel, delete, purge, replay, run_now
+from tenure.cli.change import cancel, delete, purge, replay
 from tenure.cli.context import App, json_option, take_url
 from tenure.cli.copying import copy, migrate
 from tenure.cli.demo_command import demo
@@ -48,7 +48,7 @@ SECTIONS: dict[str, list[click.Command]] = {
     ],
     "Produce": [enqueue],
     "Work": [claim, ack, fail, extend, release],
-    "Operate": [cancel, replay, update, run_now, delete, purge, pause, resume, limit],
+    "Operate": [cancel, replay, update, delete, purge, pause, resume, limit],
     "Maintain": [maintain, reconcile, migrate, copy, reshard, readmit],
     "Try": [demo],
 }

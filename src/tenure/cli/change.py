@@ -1,4 +1,4 @@
-"""Commands that change many jobs: cancel, replay, run-now, delete, purge."""
+"""Commands that change many jobs: cancel, replay, delete, purge."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def cancel(app: App, /, ids: tuple[str, ...], dry_run: bool, **filters: Any) -> 
       tenure cancel 0190b5a4-...
       tenure cancel --queue emails --tenant acme
     """
-    where = _which(ids, filters, dry_run)
+    where = which_jobs(ids, filters, dry_run)
     with app.open_existing() as store:
         if dry_run:
-            _count(app, store, where | {"state": sorted(sources(Cancelled))})
+            show_count(app, store, where | {"state": sorted(sources(Cancelled))})
         elif ids:
-            _one_by_one(app, store, "cancelled", ids, store.cancel)
+            one_by_one(app, store, "cancelled", ids, store.cancel)
         else:
-            _all_of(app, "cancelled", store.cancel(**where))
+            all_of(app, "cancelled", store.cancel(**where))
 
 
 @click.command()
@@ -94,7 +94,7 @@ def replay(
       tenure replay --state dead        (every dead job of every queue)
       tenure replay 0190b5a4-... --payload '{"to": "ann@example.com"}'
     """
-    where = _which(ids, filters, dry_run)
+    where = which_jobs(ids, filters, dry_run)
     changes = given({"priority": priority, "delay": delay})
     if payload is not None:
         changes["payload"] = payload_of(payload)
@@ -102,45 +102,16 @@ def replay(
         raise click.UsageError("Changes are for one job: give its id.")
     with app.open_existing() as store:
         if dry_run:
-            _count(app, store, {"state": State.DEAD} | where)
+            show_count(app, store, {"state": State.DEAD} | where)
         elif changes:
             new_id = store.replay_edited(full_id(store, ids[0]), **changes)
             app.answer({"id": new_id}, lambda: words(f"Enqueued {new_id}."))
         elif ids:
-            _one_by_one(app, store, "replayed", ids, store.replay)
+            one_by_one(app, store, "replayed", ids, store.replay)
         else:
             count = store.replay(**where)
             _require_group(store, count, where)
-            _all_of(app, "replayed", count)
-
-
-@click.command(name="run-now")
-@click.argument("ids", metavar="[ID]...", nargs=-1)
-@filter_options
-@dry_run_option
-@reason_option
-@json_option
-@pass_app
-def run_now(app: App, /, ids: tuple[str, ...], dry_run: bool, **filters: Any) -> None:
-    """Run delayed jobs now, and failed ones that wait for their next attempt.
-
-    Their attempts are not reset.
-
-    ID is the id of a job, or its first characters (at least 4).
-
-    \b
-    Example:
-      tenure run-now 0190b5a4-...
-      tenure run-now --queue emails --tenant acme
-    """
-    where = _which(ids, filters, dry_run)
-    with app.open_existing() as store:
-        if dry_run:
-            _count(app, store, where | {"state": State.PENDING})
-        elif ids:
-            _one_by_one(app, store, "made ready", ids, store.run_now)
-        else:
-            _all_of(app, "made ready", store.run_now(**where))
+            all_of(app, "replayed", count)
 
 
 @click.command()
@@ -168,18 +139,18 @@ def delete(app: App, /, ids: tuple[str, ...], yes: bool, dry_run: bool, **filter
       tenure delete 0190b5a4-...
       tenure delete --queue emails --state cancelled --yes
     """
-    where = _which(ids, filters, dry_run)
+    where = which_jobs(ids, filters, dry_run)
     if not ids and not yes and not dry_run:
         _ask(app, f"Permanently delete all {_described(where)}?")
     with app.open_existing() as store:
         if dry_run:
-            _count(app, store, where)
+            show_count(app, store, where)
         elif ids:
-            _one_by_one(app, store, "deleted", ids, store.delete)
+            one_by_one(app, store, "deleted", ids, store.delete)
         else:
             count = store.delete(**where)
             _require_group(store, count, where)
-            _all_of(app, "deleted", count)
+            all_of(app, "deleted", count)
 
 
 @click.command()
@@ -214,16 +185,18 @@ def purge(app: App, /, older_than: float, yes: bool, dry_run: bool, **filters: A
     if dry_run:
         before = datetime.now(UTC) - timedelta(seconds=older_than)
         with app.open_existing() as store:
-            _count(app, store, shown | {"finished_before": before})
+            show_count(app, store, shown | {"finished_before": before})
         return
     if not yes:
         age = span(round(older_than * 1000))
         _ask(app, f"Permanently delete all {_described(shown)} that finished over {age} ago?")
     with app.open_existing() as store:
-        _all_of(app, "purged", store.purge(older_than, **where))
+        all_of(app, "purged", store.purge(older_than, **where))
 
 
-def _which(ids: tuple[str, ...], filters: dict[str, Any], dry_run: bool = False) -> dict[str, Any]:
+def which_jobs(
+    ids: tuple[str, ...], filters: dict[str, Any], dry_run: bool = False
+) -> dict[str, Any]:
     """The filter. Raises UsageError if the command would change every job in the store."""
     where = given(filters)
     if ids and dry_run:
@@ -245,7 +218,7 @@ def _described(where: dict[str, Any]) -> str:
     return one_line(f"{states} jobs".lstrip() + (f" of {of}" if of else " of every queue"))
 
 
-def _count(app: App, store: Queue, where: dict[str, Any]) -> None:
+def show_count(app: App, store: Queue, where: dict[str, Any]) -> None:
     """Say how many jobs match, with some of them."""
     found = store.count_matching(**where)
 
@@ -277,11 +250,11 @@ def _require_group(store: Queue, count: int, where: Mapping[str, Any]) -> None:
             raise NotFound(f"there is no error group {where['error']!r}: see `tenure errors`")
 
 
-def _all_of(app: App, done: str, count: int) -> None:
+def all_of(app: App, done: str, count: int) -> None:
     _report(app, done, count, [], failed=0)
 
 
-def _one_by_one(
+def one_by_one(
     app: App, store: Queue, done: str, ids: tuple[str, ...], change: Callable[[str], int]
 ) -> None:
     """Change the given jobs, and report those that could not be changed."""

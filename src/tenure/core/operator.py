@@ -1,4 +1,4 @@
-"""Operations of an operator: cancel, replay, run now, delete."""
+"""Operations of an operator: cancel, replay, delete."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ def cancel(tx: Transaction[J], batch: Sequence[ops.Cancel]) -> list[Answer]:
 
 
 def _cancel(tx: Transaction[J], op: ops.Cancel, job: J) -> bool:
-    return _moved(tx, op, job, states.Cancelled(), "cancelled")
+    return moved(tx, op, job, states.Cancelled(), "cancelled")
 
 
-def _moved(tx: Transaction[J], op: ops.JobsOp, job: J, event: states.Event, what: PastMove) -> bool:
-    moved = move(tx, job, event)
-    if moved:
-        remember(tx, op, job, what)
-    return moved
+def moved(tx: Transaction[J], op: ops.JobsOp, job: J, event: states.Event, what: PastMove) -> bool:
+    """Move a job, and add that to its history. Returns whether it moved."""
+    if not move(tx, job, event):
+        return False
+    remember(tx, op, job, what)
+    return True
 
 
 def remember(tx: Transaction[J], op: ops.JobsOp, job: J, what: PastMove) -> None:
@@ -56,18 +57,9 @@ def _replay(tx: Transaction[J], op: ops.Replay, owners: Owners) -> Answer:
         if holder is not None:
             refused[job.id] = holder
             return False
-        return _moved(tx, op, job, states.Replayed(), "replayed")
+        return moved(tx, op, job, states.Replayed(), "replayed")
 
     return replace(change_each(tx, op, owners, one), refused=refused)
-
-
-def run_now(tx: Transaction[J], batch: Sequence[ops.RunNow]) -> list[Answer]:
-    owners = load(tx, batch)
-    return [change_each(tx, op, owners, partial(_hurry, tx, op)) for op in batch]
-
-
-def _hurry(tx: Transaction[J], op: ops.RunNow, job: J) -> bool:
-    return job.run_at > tx.now and _moved(tx, op, job, states.Hurried(), "run_now")
 
 
 def delete(tx: Transaction[J], batch: Sequence[ops.Delete]) -> list[Answer]:

@@ -27,7 +27,6 @@ SHARED: dict[type[Op], Operation] = {
     ops.Progress: leases.progress,
     ops.Cancel: operator.cancel,
     ops.Replay: operator.replay,
-    ops.RunNow: operator.run_now,
     ops.Delete: operator.delete,
     ops.Update: operator.update,
     ops.ReplayEdited: operator.replay_edited,

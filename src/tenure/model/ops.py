@@ -57,6 +57,7 @@ class Op(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="op", omit_d
     notes who did it. partial: it is enough if some shards could be asked."""
 
     needs: ClassVar[Needs] = "admin"
+    words: ClassVar[str] = ""  # what its caller wants to do, if its name does not say it
     for_all: ClassVar[Literal["at_once", "in_turn"] | None] = None
     partial: ClassVar[bool] = False
 
@@ -265,11 +266,6 @@ class Cancel(JobsOp, frozen=True):
 
 class Replay(JobsOp, frozen=True):
     """Make dead and cancelled jobs pending again."""
-
-
-class RunNow(JobsOp, frozen=True):
-    """Make delayed jobs, and those that wait for their next attempt, ready now. Their attempts
-    stay as they are."""
 
 
 class Update(JobsOp, frozen=True):
@@ -538,7 +534,7 @@ class ReconcileSlots(NotedOp, frozen=True):
 
 # Operations that the server accepts from clients, and that a Once may contain.
 AnyOp = (
-    Enqueue | Claim | Ack | Fail | Extend | Release | Progress | Cancel | Replay | RunNow | Delete
+    Enqueue | Claim | Ack | Fail | Extend | Release | Progress | Cancel | Replay | Delete
     | Update | ReplayEdited | SetLimit | ClearLimit | Pause | Resume | TakeSlot | DropSlot
     | PutSchedule | DropSchedule | Fire | Maintain | Reconcile | ReconcileSlots
 )  # fmt: skip

@@ -74,7 +74,7 @@ class EnqueuedIds(list[str]):
         self.created: list[bool] = list(created)
 
 
-class Calls(JobChanges, Pausing, Insight, Lookup, FeatureCalls, Listing):
+class Calls(Pausing, Insight, Lookup, FeatureCalls, JobChanges, Listing):
     """The calls of a queue, within the bounds of what carries them out."""
 
     def __init__(self, store: Store) -> None:

@@ -63,21 +63,6 @@ class JobChanges(Caller):
             raise InvalidInput("state", "only dead and cancelled jobs can be replayed")
         return (yield from self._change(jobs, where, ops.Replay))
 
-    def _run_now(
-        self,
-        jobs: str | Job | Sequence[str | Job] | None = None,
-        *,
-        queue: str | None = None,
-        tenant: str | None = None,
-        group: str | None = None,
-        kind: str | None = None,
-    ) -> Steps[int]:
-        """Make delayed jobs, and those that wait for their next attempt, ready now: one, several,
-        or all that match. Their attempts stay as they are. Returns how many."""
-        where = filter_of(queue, (State.PENDING,), tenant, group, kind)
-        some_jobs("run_now", jobs, queue, tenant, group, kind)
-        return (yield from self._change(jobs, where, ops.RunNow))
-
     def _delete(
         self,
         jobs: str | Job | Sequence[str | Job] | None = None,
@@ -153,7 +138,6 @@ class JobChanges(Caller):
 
     cancel, acancel = both(_cancel)
     replay, areplay = both(_replay)
-    run_now, arun_now = both(_run_now)
     delete, adelete = both(_delete)
     purge, apurge = both(_purge)
 

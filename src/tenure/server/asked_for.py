@@ -12,8 +12,10 @@ from tenure.model.queries import Query
 def asked_for(kind: type[Op] | type[Query]) -> str:
     """In words: Enqueue -> enqueue jobs."""
     name = kind.__name__
-    words = _WORDS.get(name) or _CAPITAL.sub(r" \1", name).strip().lower()
-    return f"{words} jobs" if issubclass(kind, ops.JobsOp) and name not in _WORDS else words
+    words = (
+        getattr(kind, "words", "") or _WORDS.get(name) or _CAPITAL.sub(r" \1", name).strip().lower()
+    )
+    return f"{words} jobs" if issubclass(kind, ops.JobsOp) and words.count(" ") < 1 else words
 
 
 _CAPITAL = re.compile(r"([A-Z])")
@@ -27,7 +29,6 @@ _WORDS = {
     "Extend": "extend leases",
     "Release": "give jobs back",
     "Progress": "report progress",
-    "RunNow": "run jobs now",
     "GetJob": "read jobs",
     "GetJobs": "read jobs",
     "FindIds": "find jobs",

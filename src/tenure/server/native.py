@@ -126,11 +126,6 @@ async def replay_job(call: Call) -> Count:
     return Count(await call.queue.areplay(call.params["id"]))
 
 
-async def run_job_now(call: Call) -> Count:
-    """Make a delayed job ready now."""
-    return Count(await call.queue.arun_now(call.params["id"]))
-
-
 async def wait_job(call: Call, query: WaitQuery) -> Job:
     """Wait until a job finishes or the timeout passes, then return the job."""
     return await wait_for_end(call, call.params["id"], query.timeout)
@@ -151,11 +146,6 @@ async def cancel_jobs(call: Call, body: LiveBody) -> Count:
 async def replay_jobs(call: Call, body: WhichBody) -> Count:
     """Run dead and cancelled jobs again, by id or by filter."""
     return Count(await call.queue.areplay(**body.of()))
-
-
-async def run_jobs_now(call: Call, body: LiveBody) -> Count:
-    """Make delayed jobs ready now, by id or by filter."""
-    return Count(await call.queue.arun_now(**body.of()))
 
 
 async def delete_jobs(call: Call, body: WhichBody) -> Count:
@@ -389,12 +379,10 @@ ROUTES = [
           answer=Job | EnqueuedOne | list[EnqueuedOne], status=201),
     Route("POST", "/v1/jobs/cancel", cancel_jobs, scope=P, body=LiveBody, answer=Count),
     Route("POST", "/v1/jobs/replay", replay_jobs, scope=A, body=WhichBody, answer=Count),
-    Route("POST", "/v1/jobs/run-now", run_jobs_now, scope=A, body=LiveBody, answer=Count),
     Route("POST", "/v1/jobs/delete", delete_jobs, scope=A, body=WhichBody, answer=Count),
     Route("DELETE", "/v1/jobs/{id}", delete_job, scope=A, answer=Count),
     Route("POST", "/v1/jobs/{id}/cancel", cancel_job, scope=P, answer=Count),
     Route("POST", "/v1/jobs/{id}/replay", replay_job, scope=A, answer=Count),
-    Route("POST", "/v1/jobs/{id}/run-now", run_job_now, scope=A, answer=Count),
     Route("POST", "/v1/jobs/{id}/progress", progress_job, scope=W, body=ProgressBody, answer=Done),
     Route("GET", "/v1/jobs/{id}/wait", wait_job, scope=R, query=WaitQuery, answer=Job),
     Route("POST", "/v1/claim", claim, scope=W, body=ClaimBody, answer=Jobs),

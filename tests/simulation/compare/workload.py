@@ -14,6 +14,7 @@ import msgspec
 
 from tenure.engines.memory import MemoryEngine
 from tenure.features.errors.data import ErrorGroups, ListErrors, MuteError
+from tenure.features.run_now.data import RunNow
 from tenure.model import ops, queries
 from tenure.model.cron import CatchUp
 from tenure.model.job import NULL, Job, State
@@ -83,7 +84,7 @@ class Workload:
             "progress": self._progress,
             "cancel": lambda: (ops.Cancel(self._ids()),),
             "replay": lambda: (ops.Replay(self._ids(State.DEAD, State.CANCELLED)),),
-            "run_now": lambda: (ops.RunNow(self._ids(State.PENDING)),),
+            "run_now": lambda: (RunNow(self._ids(State.PENDING)),),
             "delete": self._delete,
             "limit": self._limit,
             "pause": self._pause,

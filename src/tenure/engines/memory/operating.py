@@ -22,7 +22,7 @@ class Operator(Leases):
 
     @handles(ops.Cancel)
     def _cancel(self, op: ops.Cancel, now: int) -> Answer:
-        return self._change(op, lambda r: self._moved(op, r, states.Cancelled(), "cancelled", now))
+        return self.change(op, lambda r: self.moved(op, r, states.Cancelled(), "cancelled", now))
 
     @handles(ops.Replay)
     def _replay(self, op: ops.Replay, now: int) -> Answer:
@@ -36,19 +36,10 @@ class Operator(Leases):
                     refused[job.id] = self._unique[key]
                     return False
                 self._unique[key] = job.id
-            return self._moved(op, record, states.Replayed(), "replayed", now)
+            return self.moved(op, record, states.Replayed(), "replayed", now)
 
-        changed = self._change(op, replay)
+        changed = self.change(op, replay)
         return replace(changed, refused=refused)
-
-    @handles(ops.RunNow)
-    def _run_now(self, op: ops.RunNow, now: int) -> Answer:
-        def hurry(record: Record) -> bool:
-            return record.job.run_at > now and self._moved(
-                op, record, states.Hurried(), "run_now", now
-            )
-
-        return self._change(op, hurry)
 
     @handles(ops.Delete)
     def _delete(self, op: ops.Delete, now: int) -> Answer:
@@ -58,11 +49,12 @@ class Operator(Leases):
             self._remove(record, now)
             return True
 
-        return self._change(op, delete)
+        return self.change(op, delete)
 
-    def _moved(
+    def moved(
         self, op: ops.JobsOp, record: Record, event: states.Event, what: PastMove, now: int
     ) -> bool:
+        """Move a job, and add that to its history."""
         moved = self._move(record, event, now)
         if moved:
             self._remember(op, record, what, now)
@@ -73,7 +65,8 @@ class Operator(Leases):
         key = past_key(record.job.id, past)
         self.side["past", key] = SideRecord(key, msgspec.json.encode(past), now + PAST_MS)
 
-    def _change(self, op: ops.JobsOp, change: Callable[[Record], bool]) -> ops.Changed:
+    def change(self, op: ops.JobsOp, change: Callable[[Record], bool]) -> ops.Changed:
+        """Change the jobs that an operation names, one by one."""
         count, missing = 0, []
         for job_id in dict.fromkeys(op.ids):
             if job_id in self._records and not self._is_hidden(op.grant, job_id):
@@ -111,7 +104,7 @@ class Operator(Leases):
             self._remember(op, record, "updated", now)
             return True
 
-        return self._change(op, update)
+        return self.change(op, update)
 
     @handles(ops.ReplayEdited)
     def _replay_edited(self, op: ops.ReplayEdited, now: int) -> Answer:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from tenure.features.bulk.data import Action, BulkRun, Matches, narrowed
+from tenure.features.bulk.actions import Action, narrowed
+from tenure.features.bulk.data import BulkRun, Matches
 from tenure.features.bulk.runs import BulkRuns
 from tenure.model import ops
 from tenure.model.fields import Label, Moment, Name, Reason

@@ -15,16 +15,15 @@ import msgspec
 from msgspec.structs import replace
 
 from tenure.errors import Busy, Forbidden, NotFound, TenureError
+from tenure.features.bulk.actions import Action, op_of
 from tenure.features.bulk.data import (
     KEPT_MS,
     MOST_REFUSED,
     SILENT_MS,
     STEP,
-    Action,
     BulkRun,
     Refusal,
     RunState,
-    op_of,
 )
 from tenure.model import ops, queries
 from tenure.model.job import new_ids
