@@ -144,37 +144,53 @@ class Apply(Protocol):
     def __call__(self, *batch: Op) -> list[Answer]: ...
 
 
-@pytest.fixture(params=sorted(BACKENDS))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test has no variant for an engine on which it could only be skipped: thousands of them take
+    long to collect."""
+    if "backend" in metafunc.fixturenames:
+        fits = [name for name in sorted(BACKENDS) if _applies(metafunc, BACKENDS[name])]
+        said = [name for name in fits if fdb.EVERYTHING or _says_something(metafunc, name)]
+        metafunc.parametrize("backend", said, indirect=True)
+
+
+@pytest.fixture
 def backend(request: pytest.FixtureRequest) -> Backend:
-    name: str = request.param
-    if not fdb.EVERYTHING:
-        _skip_what_says_little(request.node, name)
-    if not BACKENDS[name].one_store:
-        _skip_what_is_refused(request.node)
-    return BACKENDS[name]
+    return BACKENDS[request.param]
 
 
-def _skip_what_is_refused(test: pytest.Item) -> None:
-    """tests/engines/sharded shows that it is refused."""
-    for name in ("one_store", "queue_limit"):
-        if test.get_closest_marker(name):
-            pytest.skip("shards refuse what needs all tenants in one transaction")
+def _applies(test: pytest.Metafunc, backend: Backend) -> bool:
+    """Whether the engine has what the test is about. tests/engines/sharded shows what shards
+    refuse, because it needs all tenants in one transaction."""
+    needs = set(test.fixturenames)
+    return (
+        (backend.strict_turns or "needs_strict_turns" not in needs)
+        and (backend.durable or "needs_durability" not in needs)
+        and (backend.transfers or "needs_transfer" not in needs)
+        and (backend.connect is not None or "connection" not in needs)
+        and (backend.one_store or not _is_marked(test, "one_store", "queue_limit"))
+    )
 
 
 # What depends on the stores below the shards: batches, keyed calls, tokens, and moving jobs.
 _ON_POSTGRES_SHARDS = ("test_batches", "test_once", "test_fencing", "test_transfer", "test_slots")
 
 
-def _skip_what_says_little(test: pytest.Item, backend: str) -> None:
-    """`make simulate` runs all of it."""
-    if backend == "fdb-sim-faults" and test.get_closest_marker("many_jobs"):
-        pytest.skip("too many jobs for the simulation")
-    if backend not in ("memory", "sqlite") and test.get_closest_marker("without_engine"):
-        pytest.skip("arguments are checked before an engine is asked")
-    if backend == "remote" and not test.get_closest_marker("over_http"):
-        pytest.skip("behind the wire is an engine that has all of them")
-    if backend == "postgres-shards" and test.path.stem not in _ON_POSTGRES_SHARDS:
-        pytest.skip("shards on SQLite have all of them")
+def _says_something(test: pytest.Metafunc, backend: str) -> bool:
+    """Whether a test says something on this engine that it does not say on another. `make
+    simulate` runs all of it."""
+    if backend == "fdb-sim-faults" and _is_marked(test, "many_jobs"):
+        return False  # too many for the simulation
+    if backend not in ("memory", "sqlite") and _is_marked(test, "without_engine"):
+        return False  # arguments are checked before an engine is asked
+    if backend == "remote":
+        return _is_marked(test, "over_http")  # behind the wire is an engine that has all of them
+    if backend == "postgres-shards":  # shards on SQLite have all of them
+        return test.definition.path.stem in _ON_POSTGRES_SHARDS
+    return True
+
+
+def _is_marked(test: pytest.Metafunc, *names: str) -> bool:
+    return any(one.name in names for one in test.definition.iter_markers())
 
 
 @pytest.fixture
@@ -219,28 +235,24 @@ def apply(queue: Queue) -> Apply:
 
 
 @pytest.fixture
-def needs_strict_turns(backend: Backend) -> None:
-    if not backend.strict_turns:
-        pytest.skip("this engine serves tenants fairly on average")
+def needs_strict_turns() -> None:
+    """For engines that do not serve tenants only fairly on average."""
 
 
 @pytest.fixture
-def needs_durability(backend: Backend) -> None:
-    if not backend.durable:
-        pytest.skip("this engine forgets")
+def needs_durability() -> None:
+    """For engines that do not forget."""
 
 
 @pytest.fixture
-def needs_transfer(backend: Backend) -> None:
-    if not backend.transfers:
-        pytest.skip("this engine neither exports nor imports jobs")
+def needs_transfer() -> None:
+    """For engines that export and import jobs."""
 
 
 @pytest.fixture
 def connection(backend: Backend, open_queue: OpenQueue, tmp_path: Path) -> Iterator[Any]:
-    """A connection of the caller's own to the store."""
-    if backend.connect is None:
-        pytest.skip("this engine has no connections to share")
+    """A connection of the caller's own to the store, for engines that share one."""
+    assert backend.connect is not None
     open_queue()  # makes the store
     own = backend.connect(tmp_path)
     yield own
