@@ -24,6 +24,9 @@ from tests.server import host
 from tests.server.host import Serve
 from tests.support import audit_postgres, fdb, postgres, shards
 from tests.support.audit import audit
+from tests.support.reused import reused_connections
+
+__all__ = ["reused_connections"]
 
 
 class Backend(NamedTuple):
@@ -155,6 +158,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> Backend:
+    if "postgres" in request.param:
+        request.getfixturevalue("reused_connections")
     return BACKENDS[request.param]
 
 
