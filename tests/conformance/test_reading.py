@@ -503,3 +503,21 @@ def test_many_jobs_are_looked_up_with_few_queries(
     monkeypatch.setattr(store_of(queue), "do", counting)
     assert None not in queue.get_many([f"job-{n}" for n in range(1_500)])
     assert len(asked) == 2
+
+
+# Several -----------------------------------------------------------------------------------------
+
+
+def test_queries_that_are_asked_together_find_what_each_finds(queue: Queue) -> None:
+    variety(queue)
+    wanted = (
+        queries.GetStats(),
+        queries.GetJob("d"),
+        queries.GetJob("none"),
+        queries.ListTenants("q"),
+        queries.ListLimits(),
+    )
+    store = store_of(queue)
+    found = store.do(queries.Together(wanted))
+    assert list(map(str, found)) == [str(store.do(one)) for one in wanted]
+    assert isinstance(found[2], JobNotFound)

@@ -34,7 +34,7 @@ from tenure.features import RESULTS
 from tenure.model import ops, wire
 from tenure.model.fields import MAX_OPS
 from tenure.model.ops import Answer, Op
-from tenure.model.queries import Found, Query
+from tenure.model.queries import Found, Query, Together
 from tenure.settings import Settings, without_secrets
 
 if TYPE_CHECKING:
@@ -170,6 +170,8 @@ class RemoteEngine:
 
     # path: a query sent
     def read(self, query: Query) -> Found:
+        if isinstance(query, Together):
+            return [self.read(one) for one in query.queries]
         body = encode({"query": query})
         try:
             return self._post("/v1/query", body, partial(_found_of, RESULTS[type(query)]))

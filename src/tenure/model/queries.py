@@ -71,6 +71,13 @@ class Query(msgspec.Struct, frozen=True, gc=False, tag=True, tag_field="query", 
     by_queue: ClassVar[bool] = False
 
 
+class Together(Query, frozen=True):
+    """Several queries of one snapshot of a store: of each shard, if there are several. The result
+    is a list of theirs, or of errors. A service does not accept it from clients."""
+
+    queries: tuple[Query, ...]
+
+
 class GrantedQuery(Query, frozen=True, kw_only=True):
     """The base of queries that find only what a grant allows."""
 
@@ -535,6 +542,7 @@ Found = (
     | list[Schedule]
     | list[Record]
     | Timetable
+    | list[Any]
     | TenureError
 )
 

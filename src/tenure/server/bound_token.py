@@ -6,6 +6,7 @@ in the same transaction (see `ops.Grant`). What it names is checked here.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -153,6 +154,12 @@ class Bound:
 
     async def read(self, query: Query) -> Any:
         """What a query finds that the token may see; raises Forbidden."""
+        if isinstance(query, queries.Together):
+            found = await asyncio.gather(*map(self.read, query.queries), return_exceptions=True)
+            for one in found:
+                if isinstance(one, BaseException) and not isinstance(one, TenureError):
+                    raise one
+            return found
         if query.by_queue:
             return await self._of_our_queue(query)
         match query:

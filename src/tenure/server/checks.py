@@ -32,7 +32,7 @@ from tenure.features import AnyOp, AnyQuery, parts
 from tenure.model import ops
 from tenure.model.job import Job
 from tenure.model.ops import Answer, Op
-from tenure.model.queries import Query, bytes_of
+from tenure.model.queries import Query, Together, bytes_of
 from tenure.queue import Layer, Queue, Store, Wanted, Within, store_of
 from tenure.server.asked_for import asked_for
 from tenure.server.auth import Scope, Token
@@ -192,8 +192,8 @@ class Checked(FairStore):
 
     def must(self, op: Op | Query) -> None:
         """Raise Forbidden unless the token has the scope that an operation needs."""
-        if isinstance(op, ops.Once):
-            for one in op.ops:
+        if isinstance(op, ops.Once | Together):
+            for one in op.ops if isinstance(op, ops.Once) else op.queries:
                 self.must(one)
             return
         needed = NEEDS[type(op)]

@@ -18,7 +18,7 @@ from tenure.model import ops
 from tenure.model.fields import MAX_CLAIM
 from tenure.model.job import Job
 from tenure.model.ops import Answer, Op
-from tenure.model.queries import PAGE_BYTES, GetJob, ListJobs, Query
+from tenure.model.queries import PAGE_BYTES, GetJob, ListJobs, Query, Together
 from tenure.server.redaction import holds
 from tenure.server.traffic import SMALL
 
@@ -77,6 +77,8 @@ class PayloadSizes:
 
     def of_result(self, query: Query) -> int:
         """The size to expect of the result of a query."""
+        if isinstance(query, Together):
+            return sum(map(self.of_result, query.queries))
         if isinstance(query, GetJob):
             return UNKNOWN_JOB
         if not isinstance(query, ListJobs):

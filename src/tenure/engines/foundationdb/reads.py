@@ -40,6 +40,8 @@ def read(tx: Tx, query: Query) -> Found:
     if finder is not None:
         found: Found = finder(partial(side_records.list_records, tx), query)
         return found
+    if isinstance(query, queries.Together):
+        return [read(tx, one) for one in query.queries]
     return _QUERIES[type(query)](tx, query)
 
 

@@ -16,7 +16,7 @@ from tenure.features import FINDERS, parts
 from tenure.model import ops
 from tenure.model.job import State
 from tenure.model.ops import Answer, Op
-from tenure.model.queries import Found, Query
+from tenure.model.queries import Found, Query, Together
 from tenure.settings import Settings, without_secrets
 
 
@@ -55,6 +55,8 @@ class MemoryEngine(Explaining):
     def read(self, query: Query) -> Found:
         with self._lock:
             now = self._clock.now_ms()
+            if isinstance(query, Together):
+                return [self.read(one) for one in query.queries]
             if type(query) not in self._handlers:
                 find = FINDERS[type(query)]
                 found: Found = find(lambda part: self._list_records(part, now), query)

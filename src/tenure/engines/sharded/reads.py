@@ -42,6 +42,8 @@ def _read(cluster: Cluster, query: Query) -> Found:
         lenient = query.partial
         found: Found = finder(lambda part: _list_records(cluster, part, lenient=lenient), query)
         return found
+    if isinstance(query, queries.Together):
+        return [read(cluster, one) for one in query.queries]
     if query.merge is not None:
         return _merged(cluster, query, query.merge)
     match query:

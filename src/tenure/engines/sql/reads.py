@@ -54,6 +54,8 @@ def read(snapshot: Snapshot, query: Query) -> Found:
     if finder is not None:
         found: Found = finder(partial(_list_records, snapshot), query)
         return found
+    if isinstance(query, queries.Together):
+        return [read(snapshot, one) for one in query.queries]
     return _QUERIES[type(query)](snapshot, query)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from tenure.errors import Forbidden, StoreError, TenureError
+from tenure.errors import TenureError
 from tenure.features.errors.data import ErrorGroup
 from tenure.features.why.data import Limited, Paused, RateLimited, WaitsFor
 from tenure.model.job import State
@@ -68,11 +67,6 @@ class Known(NamedTuple):
 
     groups: list[ErrorGroup]
     schedules: list[Schedule]
-
-
-async def known_of(queue: Calls) -> Known:
-    groups, timetable = await asyncio.gather(_error_groups(queue), queue.schedules.atimetable())
-    return Known(groups, timetable.schedules)
 
 
 async def attention(
@@ -180,14 +174,6 @@ def _those(schedules: Sequence[Schedule]) -> str:
 
 
 # What is read to find causes ----------------------------------------------------------------------
-
-
-async def _error_groups(queue: Calls) -> list[ErrorGroup]:
-    try:
-        found: list[ErrorGroup] = (await queue.errors.alist(limit=MOST_GROUPS)).errors
-    except (Forbidden, StoreError):  # they cover all tenants; or a shard is away
-        return []
-    return found
 
 
 async def _missing(queue: Calls, groups: Iterable[ErrorGroup]) -> list[Attention]:

@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
 
-from tenure.errors import Forbidden, StoreError, TenureError
+from tenure.errors import Forbidden, StoreError
+from tenure.features.errors.data import ErrorGroups, ListErrors
+from tenure.features.live_workers.data import ListWorkers, LiveWorker
 from tenure.features.overview.attention import (
     MINUTE_MS,
     MINUTES,
     MOST_ATTENTION,
+    MOST_GROUPS,
     Attention,
+    Known,
     QueueRow,
     attention,
     away,
-    known_of,
 )
-from tenure.features.rates.data import RatePoint
-from tenure.model.ops import Limit
-from tenure.model.queries import QueueStats, as_counts
-from tenure.queue import Calls, Queue
+from tenure.features.rates.data import ListRates, RatePoint, Rates
+from tenure.model.ops import Limit, good
+from tenure.model.queries import (
+    Due,
+    GetStats,
+    GetTimetable,
+    ListLimits,
+    OldestReady,
+    Query,
+    QueueStats,
+    Timetable,
+    Together,
+    as_counts,
+)
+from tenure.queue import Calls, Queue, store_of
 from tenure.server.auth import Scope, Tokens
 from tenure.server.route import Call, Route
 from tenure.server.service import Part
@@ -82,59 +95,70 @@ class Overviews(Part):
 
 
 async def overview_of(queue: Calls, is_bound: bool = False) -> Overview:
-    """Read the store."""
+    """Read the store: what all queues are, together, and then how long the ready ones wait."""
     now = queue.clock.now_ms()
-    counted, every, lately, workers, known = await asyncio.gather(
-        queue.astats(),
-        _limits(queue),
-        _lately(queue, now),
-        _workers(queue, is_bound),
-        known_of(queue),
+    since = now // MINUTE_MS * MINUTE_MS - (MINUTES - 1) * MINUTE_MS
+    counted, every, rates, workers, groups, timetable = await _together(
+        queue,
+        GetStats(),
+        ListLimits(),
+        ListRates(max(0, since), now),
+        ListWorkers(),
+        ListErrors(None, MOST_GROUPS),
+        GetTimetable(),
     )
-    stats = list(counted.queues.values())
+    stats = good(counted, list)
+    # A shard is away: the overview says so, and shows the others.
+    every = [] if isinstance(every, StoreError) else good(every, list)
+    # Rates and errors cover all tenants: a bound token may not know them.
+    lately = {} if isinstance(rates, Forbidden) else _lately(good(rates, Rates), since)
+    groups = [] if isinstance(groups, Forbidden | StoreError) else good(groups, ErrorGroups).errors
+    listen = None if is_bound else _workers(good(workers, list))
     limits = {one.queue: one for one in every if one.tenant is None and one.group is None}
-    ready = sorted((one for one in stats if one.ready), key=lambda one: -one.ready)[:MOST_QUEUES]
-    oldest = {one.queue: await _oldest(queue, one.queue) for one in ready}
+    oldest = await _oldest(queue, stats)
     rows = [
         _row(
             one,
             limits.get(one.queue),
             oldest.get(one.queue),
             lately.get(one.queue),
-            None if workers is None else workers[one.queue],
+            None if listen is None else listen[one.queue],
         )
         for one in stats
     ]
     rows.sort(key=lambda row: row.queue)
     limited = {one.queue for one in every}
-    found = [*away(counted.away), *await attention(queue, rows, limited, known, now)]
+    known = Known(groups, good(timetable, Timetable).schedules)
+    found = [
+        *away(store_of(queue).away()),
+        *await attention(queue, rows, limited, known, now),
+    ]
     return Overview(now, rows, found[:MOST_ATTENTION], len(found[MOST_ATTENTION:]))
 
 
-async def _limits(queue: Calls) -> list[Limit]:
-    try:
-        found: list[Limit] = await queue.limits.alist()
-    except StoreError:  # a shard is away: the overview says so, and shows the others
-        return []
-    return found
+async def _together(queue: Calls, *wanted: Query) -> list[Any]:
+    """The results of queries, which are of one snapshot, or errors."""
+    return good(await store_of(queue).ado(Together(wanted)), list)
 
 
-async def _workers(queue: Calls, is_bound: bool) -> Counter[str] | None:
+def _workers(alive: list[LiveWorker]) -> Counter[str]:
     """How many live workers each queue has. A bound token sees only those that serve nobody else,
     so it cannot know."""
-    if is_bound:
-        return None
-    return Counter(name for worker in await queue.aworkers() for name in worker.queues)
+    return Counter(name for worker in alive for name in worker.queues)
 
 
-async def _lately(queue: Calls, now: int) -> dict[str, Lately]:
-    """What happened in each queue in the last minutes, if the token may know."""
-    since = now // MINUTE_MS * MINUTE_MS - (MINUTES - 1) * MINUTE_MS
-    try:
-        found = await queue.arates(since=datetime.fromtimestamp(since / 1000, UTC))
-    except Forbidden:  # the counts are of all tenants
-        return {}
-    return {name: _of_minutes(one.points, since) for name, one in found.queues.items()}
+async def _oldest(queue: Calls, stats: list[QueueStats]) -> dict[str, int | None]:
+    """When the oldest ready job of each queue became ready, of those with the most ready jobs."""
+    ready = sorted((one for one in stats if one.ready), key=lambda one: -one.ready)[:MOST_QUEUES]
+    names = [one.queue for one in ready]
+    found = await _together(queue, *(OldestReady((name,)) for name in names)) if names else []
+    # A token that is bound to tenants may not know it; or the queue was forgotten.
+    return {name: one.at for name, one in zip(names, found, strict=True) if isinstance(one, Due)}
+
+
+def _lately(rates: Rates, since: int) -> dict[str, Lately]:
+    """What happened in each queue in the last minutes."""
+    return {name: _of_minutes(one.points, since) for name, one in rates.queues.items()}
 
 
 def _of_minutes(points: list[RatePoint], since: int) -> Lately:
@@ -146,14 +170,6 @@ def _of_minutes(points: list[RatePoint], since: int) -> Lately:
     waited = next((one for one in reversed(points) if one.wait_p50 is not None), None)
     ran = next((one for one in reversed(points) if one.run_p50 is not None), None)
     return Lately(done, failed, sum(one.dead for one in points), waited, ran)
-
-
-async def _oldest(queue: Calls, name: str) -> int | None:
-    try:
-        found: int | None = await queue.aoldest_ready(name)
-    except TenureError:  # a token that is bound to tenants may not know it; or it was forgotten
-        return None
-    return found
 
 
 def _row(
