@@ -9,9 +9,8 @@ from tenure.errors import Conflict, TenureError
 from tenure.model import ops, wire
 from tenure.model.ops import Op
 from tenure.server.auth import Scope, hash_of
+from tenure.server.large import PART, weight_of
 from tenure.server.route import Call
-
-PART = 2_000  # simple operations that are committed together
 
 
 async def apply_batch(
@@ -22,7 +21,7 @@ async def apply_batch(
     if not batch and (key is None or not any(map(call.token.allows, (Scope.PRODUCE, Scope.WORK)))):
         return []  # a token that may only read does not store even a key
     limit = call.queue.settings.payload_limit
-    weights = list(map(_weight, batch))
+    weights = list(map(weight_of, batch))
     received: list[Any] = await call.aside(
         round(sum(weights)), lambda: [wire.received(op, limit) for op in batch]
     )
@@ -33,16 +32,7 @@ async def apply_batch(
 
 async def apply_in_parts(call: Call, batch: Sequence[Any]) -> list[Any]:
     """Apply operations that have been validated, and return the result of each."""
-    return await _apply_parts(call, _parts(batch, list(map(_weight, batch))))
-
-
-def _weight(op: Op) -> float:
-    """The cost of an operation, as a number of simple ones."""
-    if isinstance(op, ops.Reconcile):  # counts all jobs
-        return PART
-    if isinstance(op, ops.SetLimit | ops.ClearLimit | ops.Pause | ops.Resume):  # locks a queue
-        return PART / 50
-    return 1 + len(op.adds) + len(getattr(op, "ids", ())) / 4
+    return await _apply_parts(call, _parts(batch, list(map(weight_of, batch))))
 
 
 def _parts(batch: Sequence[Any], weights: Sequence[float]) -> list[list[Any]]:

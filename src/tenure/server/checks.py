@@ -8,6 +8,7 @@ features        what they check: who makes a change, how many workers report the
 new_names       how many queues a token may create
 payload_sizes   a claim leases no more jobs than fit into a response
 traffic         the bytes of its responses that are not read yet
+large           its large changes leave time for those of others
 readers         queries take turns in the threads that all tokens share
 redaction       named fields are hidden in what a query returns
 
@@ -37,6 +38,7 @@ from tenure.queue import Layer, Queue, Store, Wanted, Within, store_of
 from tenure.server.asked_for import asked_for
 from tenure.server.auth import Scope, Token
 from tenure.server.bound_token import Bound
+from tenure.server.large import Spaced, Spacing
 from tenure.server.new_names import NewNames
 from tenure.server.payload_sizes import PayloadSizes
 from tenure.server.readers import Readers
@@ -72,10 +74,12 @@ class Means:
         self.readers: Readers = Readers(store, shared=shared)
         self.names: NewNames = NewNames(queue)
         self.sizes: PayloadSizes = PayloadSizes()
+        self.shared = shared
         self.redaction = redaction
         # By the hash of a token.
         self.traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
         self.bodies: defaultdict[str, Traffic] = defaultdict(partial(Traffic, BODY_BYTES))
+        self.spacings: defaultdict[str, Spacing] = defaultdict(Spacing)
         self._aside = Readers(store, shared=shared, slots=1)
 
     async def aside(self, who: str, size: int, work: Callable[[], T]) -> T:
@@ -133,7 +137,8 @@ class Checked(FairStore):
     ) -> None:
         """acts_for_dialect: what is done is part of another call, and not an operator's change.
         redacted: whether the fields are hidden that the service hides."""
-        super().__init__(inner, means, token.hash)
+        spacing = means.spacings[token.hash]
+        super().__init__(Spaced(inner, spacing) if means.shared else inner, means, token.hash)
         self.token = token
         self._names = None if token.allows(Scope.ADMIN) else means.names
         self._redaction = means.redaction if redacted else Redaction(())

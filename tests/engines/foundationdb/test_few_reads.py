@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from msgspec import Raw
 
 from bench.fdb_replay import Database
 from tenure.engines.foundationdb import keys as k
@@ -13,8 +14,11 @@ from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.engines.foundationdb.record import PART_BYTES, parts_of
 from tenure.engines.foundationdb.transact import begin
 from tenure.engines.foundationdb.transaction import Transaction
+from tenure.errors import JobNotFound
+from tenure.features.why.data import Explain
 from tenure.model import ops, queries
 from tenure.model.job import NULL, JobSpec
+from tenure.model.ops import Grant
 from tenure.settings import Settings
 from tenure.testing import ManualClock
 from tests import fdb_sim
@@ -178,3 +182,30 @@ def test_a_lane_that_was_put_aside_is_marked_again_in_the_same_transaction(rig: 
 def test_a_value_that_fits_has_one_part(size: int, parts: list[int]) -> None:
     found = list(parts_of(b"x" * size))
     assert [(n, len(part)) for n, part in found] == list(enumerate(parts))
+
+
+def test_of_a_job_that_must_not_be_seen_only_its_record_is_read(rig: Rig) -> None:
+    """Or the time would tell that another tenant has a large job with this id."""
+    rig.enqueue()
+    parents = tuple(f"job-{n}" for n in range(TENANTS))
+    large = JobSpec("large", "q", Raw(b'"%s"' % (b"x" * 500_000)), tenant="other", after=parents)
+    child = JobSpec("child", "q", NULL, tenant="other", after=("large",))
+    rig.engine.apply([ops.Enqueue((large, child))])
+    acme = Grant(tenants=("acme",))
+
+    def spent(query: queries.Query) -> Stats:
+        before = replace(rig.db.stats)
+        found = rig.engine.read(query)
+        assert isinstance(found, JobNotFound) or found == queries.Page([]), found
+        return rig.spent(before)
+
+    def asked(id: str) -> list[queries.Query]:
+        one, related = queries.GetJob(id, grant=acme), queries.ListRelated(id, 20, grant=acme)
+        return [one, queries.GetJobs((id,), grant=acme), related, Explain(id, grant=acme)]
+
+    spent(queries.GetJob("missing", grant=acme))  # the first reads more
+    for query, other in zip(asked("large"), asked("missing"), strict=True):
+        hidden, missing = spent(query), spent(other)
+        reads = hidden.point_reads, hidden.range_reads, hidden.keys_read
+        assert reads == (missing.point_reads, missing.range_reads, missing.keys_read), query
+        assert hidden.bytes_read - missing.bytes_read < 500, query
