@@ -38,7 +38,7 @@ from tenure.queue import Layer, Queue, Store, Wanted, Within, store_of
 from tenure.server.asked_for import asked_for
 from tenure.server.auth import Scope, Token
 from tenure.server.bound_token import Bound
-from tenure.server.large import Spaced, Spacing
+from tenure.server.large import Spaced
 from tenure.server.new_names import NewNames
 from tenure.server.payload_sizes import PayloadSizes
 from tenure.server.readers import Readers
@@ -79,7 +79,6 @@ class Means:
         # By the hash of a token.
         self.traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
         self.bodies: defaultdict[str, Traffic] = defaultdict(partial(Traffic, BODY_BYTES))
-        self.spacings: defaultdict[str, Spacing] = defaultdict(Spacing)
         self._aside = Readers(store, shared=shared, slots=1)
 
     async def aside(self, who: str, size: int, work: Callable[[], T]) -> T:
@@ -137,8 +136,8 @@ class Checked(FairStore):
     ) -> None:
         """acts_for_dialect: what is done is part of another call, and not an operator's change.
         redacted: whether the fields are hidden that the service hides."""
-        spacing = means.spacings[token.hash]
-        super().__init__(Spaced(inner, spacing) if means.shared else inner, means, token.hash)
+        large = means.traffic[token.hash].large
+        super().__init__(Spaced(inner, large) if means.shared else inner, means, token.hash)
         self.token = token
         self._names = None if token.allows(Scope.ADMIN) else means.names
         self._redaction = means.redaction if redacted else Redaction(())

@@ -1,16 +1,16 @@
-"""Large changes: those of one token are made one after the other, and others come between."""
+"""Large changes of one token, which leave time for those of others."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
+from functools import partial
 from typing import Any
 
 from tenure.model import ops
 from tenure.model.ops import Op
 from tenure.model.queries import Query
 from tenure.queue import Layer, Store, Wanted, Within
-from tenure.server.traffic import Pace
+from tenure.server.traffic import Spacing
 
 PART = 1_000  # simple operations that are committed together
 LARGE = 500  # simple operations, from which on a change is large
@@ -27,24 +27,6 @@ def weight_of(op: Op) -> float:
     return 1 + len(op.adds) + len(getattr(op, "ids", ())) / 4
 
 
-class Spacing:
-    """One large change at a time, and after it a rest of the same length."""
-
-    def __init__(self) -> None:
-        self._one = asyncio.Lock()
-        self._rest = Pace(1, 0)
-
-    async def apply(self, store: Store, batch: Sequence[Op]) -> Any:
-        loop = asyncio.get_running_loop()
-        async with self._one:
-            await self._rest.ready()
-            began = loop.time()
-            try:
-                return await store.ado(batch)
-            finally:
-                self._rest.spend(loop.time() - began)
-
-
 class Spaced(Layer):
     """The store of a token beside others, with large changes spaced out."""
 
@@ -55,4 +37,4 @@ class Spaced(Layer):
     def ado(self, wanted: Wanted) -> Awaitable[Any]:
         if isinstance(wanted, Query | Within) or sum(map(weight_of, wanted)) <= LARGE:
             return self._inner.ado(wanted)
-        return self._spacing.apply(self._inner, wanted)
+        return self._spacing.apply(partial(self._inner.ado, wanted))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from tenure.errors import Busy
 from tenure.server.exchange import Exchange
@@ -13,7 +14,7 @@ from tenure.server.exchange import Exchange
 SMALL = 1_048_576  # bytes; smaller responses are not counted
 RATE_BYTES = 64 * 1_048_576  # per second, of requests and responses of one token
 WORK_SHARE = 0.5  # of a core, for one token
-BODY_BYTES = 128 * 1_048_576  # of large bodies of one token that are being received or handled
+BODY_BYTES = 128 * 1_048_576  # for large bodies of one token that are being received or handled
 HELD_BYTES = 32 * 1_048_576  # of responses to one token: being made, or not read yet
 ROOM_SECONDS = 30.0  # that a request waits for clients to read, before it is rejected
 LOOK_SECONDS = 0.01
@@ -48,6 +49,28 @@ class Pace:
         wait = self.wait
         if wait > 0:
             await asyncio.sleep(wait)
+
+
+class Spacing:
+    """One change at a time, and after it a rest of the same length. `work` counts their time, too,
+    and they wait for it."""
+
+    def __init__(self, work: Pace) -> None:
+        self._work = work
+        self._rest = Pace(1, 0)
+        self._one = asyncio.Lock()
+
+    async def apply(self, change: Callable[[], Awaitable[Any]]) -> Any:
+        loop = asyncio.get_running_loop()
+        async with self._one:
+            await self._rest.ready()
+            await self._work.ready()
+            began = loop.time()
+            try:
+                return await change()
+            finally:
+                for pace in (self._rest, self._work):
+                    pace.spend(loop.time() - began)
 
 
 class Line:
@@ -123,8 +146,10 @@ class Traffic:
         """most: bytes to hold, if not HELD_BYTES."""
         self._most = most
         self.pace: Pace = Pace(RATE_BYTES, RATE_BYTES / 2)
-        # The CPU time of work in threads, in seconds. It takes turns with all other requests.
+        # The CPU time of work in threads and the time of large changes, in seconds. They take turns
+        # with all other requests.
         self.work: Pace = Pace(WORK_SHARE, WORK_SHARE)
+        self.large: Spacing = Spacing(self.work)
         self._reserved = 0
         self._sent: list[Exchange] = []
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()

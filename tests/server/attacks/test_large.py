@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,8 +14,9 @@ from tenure.model import ops
 from tenure.model.ops import Op
 from tenure.queue import Layer, Store, Wanted, store_of
 from tenure.server.auth import Tokens
-from tenure.server.large import LARGE, Spaced, Spacing
+from tenure.server.large import LARGE, Spaced
 from tenure.server.routes import make_app
+from tenure.server.traffic import Pace, Spacing
 from tests.server.conftest import Client, token
 
 SECONDS = 0.05  # that a commit takes
@@ -50,7 +51,7 @@ def times(*batches: Sequence[Op], error: Exception | None = None) -> list[tuple[
     """When commits of one token begin and end, in seconds since the first began."""
 
     async def act() -> None:
-        spaced = Spaced(noted, Spacing())
+        spaced = Spaced(noted, Spacing(Pace(0.5, 1.0)))
         await asyncio.gather(*map(spaced.ado, batches), return_exceptions=True)
 
     with tenure.connect("memory://") as queue:
@@ -80,9 +81,9 @@ def test_only_with_tokens_are_large_changes_spaced_out(
     """Without tokens, nobody else would profit from the rest."""
     spaced: list[int] = []
 
-    async def apply(self: Spacing, store: Store, batch: list[Op]) -> Any:
-        spaced.append(len(batch))
-        return await store.ado(batch)
+    async def apply(self: Spacing, change: Callable[[], Awaitable[Any]]) -> Any:
+        spaced.append(1)
+        return await change()
 
     monkeypatch.setattr(Spacing, "apply", apply)
     tokens = Tokens([token("greedy")]) if required else Tokens([])

@@ -475,8 +475,9 @@ def test_the_bytes_of_one_token_are_limited_by_the_second_and_others_are_not_del
 
 
 def test_large_bodies_of_one_token_that_are_not_complete_are_not_all_kept(client: Client) -> None:
-    """Any number of connections can send nearly all of a body, and wait."""
-    room, received = Traffic(8_000 * KB), [0] * 5
+    """Any number of connections can send nearly all of a body, and wait. Each takes its size
+    twice: its parts, and the whole."""
+    room, received = Traffic(16_000 * KB), [0] * 5
 
     class Slow(AsgiExchange):
         def __init__(self, number: int) -> None:
