@@ -74,6 +74,8 @@ class Readers:
             raise QueryTooSlow(
                 f"{what} takes longer than {self._seconds:g} s; ask for less"
             ) from None
+        finally:
+            del running  # its error refers to this frame, and so to what the work refers to
 
     async def _enter(self, who: str) -> None:
         if self._may_run(who):

@@ -48,7 +48,6 @@ class Incoming:
         """Wait until there is room for a large body; raises Busy."""
         said = self._headers.get(b"content-length") or ""
         size = min(int(said), self._most) if said.isdecimal() else self._most
-        size *= 2  # its parts, and the whole
         if self._room is not None:
             await self._room.reserve(size)
             self._reserved = size

@@ -14,7 +14,7 @@ from tenure.server.exchange import Exchange
 SMALL = 1_048_576  # bytes; smaller responses are not counted
 RATE_BYTES = 64 * 1_048_576  # per second, of requests and responses of one token
 WORK_SHARE = 0.5  # of a core, for one token
-BODY_BYTES = 128 * 1_048_576  # for large bodies of one token that are being received or handled
+BODY_BYTES = 128 * 1_048_576  # of large bodies of one token that are being received or handled
 HELD_BYTES = 32 * 1_048_576  # of responses to one token: being made, or not read yet
 ROOM_SECONDS = 30.0  # that a request waits for clients to read, before it is rejected
 LOOK_SECONDS = 0.01

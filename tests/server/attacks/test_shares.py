@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import socket
 import threading
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -30,7 +32,7 @@ from tenure.server.service import Service
 from tenure.server.traffic import Line, Pace, Traffic
 from tenure.testing import ManualClock
 from tests.server.conftest import Asked, Client, token
-from tests.server.wire import Dial, Heard, Watched, hosted, request
+from tests.server.wire import PATIENCE, Dial, Heard, Watched, hosted, request
 
 KB = 1_024
 TOKENS = [token("greedy"), token("honest"), token("worker", Scope.WORK)]
@@ -475,9 +477,8 @@ def test_the_bytes_of_one_token_are_limited_by_the_second_and_others_are_not_del
 
 
 def test_large_bodies_of_one_token_that_are_not_complete_are_not_all_kept(client: Client) -> None:
-    """Any number of connections can send nearly all of a body, and wait. Each takes its size
-    twice: its parts, and the whole."""
-    room, received = Traffic(16_000 * KB), [0] * 5
+    """Any number of connections can send nearly all of a body, and wait."""
+    room, received = Traffic(8_000 * KB), [0] * 5
 
     class Slow(AsgiExchange):
         def __init__(self, number: int) -> None:
@@ -506,6 +507,33 @@ def test_large_bodies_of_one_token_that_are_not_complete_are_not_all_kept(client
         assert (room._reserved, len(room._waiting)) == (0, 0)
 
     client.run(act())
+
+
+def test_what_work_referred_to_is_not_kept_when_it_has_failed(queue: Queue) -> None:
+    """A body of 28 MB was kept until Python looked for cycles."""
+
+    class Body:
+        pass
+
+    async def act() -> None:
+        def work(body: Body) -> None:
+            raise ValueError
+
+        aside, body = readers.Readers(store_of(queue), shared=True), Body()
+        kept = weakref.ref(body)
+        with contextlib.suppress(ValueError):
+            await aside.run("greedy", "this", partial(work, body))
+        del body
+        async with asyncio.timeout(PATIENCE):  # the thread may still be ending
+            while kept() is not None:
+                await asyncio.sleep(0)
+        aside.close()
+
+    gc.disable()
+    try:
+        asyncio.run(act())
+    finally:
+        gc.enable()
 
 
 # CPU time -----------------------------------------------------------------------------------------
