@@ -22,7 +22,7 @@ from tenure.model.ops import Answer
 
 OK = ops.Ok()
 G = TypeVar("G", ops.Fail, ops.Release)
-K = TypeVar("K", ops.Extend, ops.Progress)
+K = TypeVar("K", bound=ops.LeaseOp)
 
 
 def lost(job: StoredJob | Lease | None, job_id: str, token: int) -> TenureError | None:
@@ -57,7 +57,7 @@ def _seen(tx: Transaction[J], op: ops.LeaseOp, owners: Owners) -> J | None:
     return tx.job(op.id) if owners.shows(op.grant, op.id) else None
 
 
-def _held(tx: Transaction[J], op: ops.LeaseOp, owners: Owners) -> J | TenureError:
+def held_job(tx: Transaction[J], op: ops.LeaseOp, owners: Owners) -> J | TenureError:
     """The job, if the token of the operation holds its lease."""
     job = _seen(tx, op, owners)
     return JobNotFound(op.id) if job is None else refused(tx, job, op) or job
@@ -110,10 +110,10 @@ def _give_back(
     owners = load(tx, batch)
     answers: list[Answer] = []
     for op in batch:
-        job = _held(tx, op, owners)
+        job = held_job(tx, op, owners)
         if isinstance(job, TenureError) and tx.news:
             settle(tx)
-            job = _held(tx, op, owners)
+            job = held_job(tx, op, owners)
         if isinstance(job, TenureError):
             answers.append(job)
         else:
@@ -125,20 +125,20 @@ def _give_back(
 
 # path: a renewal
 def extend(tx: Transaction[J], batch: Sequence[ops.Extend]) -> list[Answer]:
-    answers, held = _keep(tx, batch)
+    answers, held = keep(tx, batch)
     if held:
         tx.extend({op.id: op.lease_ms for op in held})
     return answers
 
 
 def progress(tx: Transaction[J], batch: Sequence[ops.Progress]) -> list[Answer]:
-    answers, held = _keep(tx, batch)
+    answers, held = keep(tx, batch)
     if held:
         tx.report({op.id: (op.percent, op.note) for op in held})
     return answers
 
 
-def _keep(tx: Transaction[J], batch: Sequence[K]) -> tuple[list[Answer], list[K]]:
+def keep(tx: Transaction[J], batch: Sequence[K]) -> tuple[list[Answer], list[K]]:
     """The results, and the operations whose lease is held. Of several for one job, the last counts.
     A job locked by another transaction is skipped without delaying the others."""
     owners = Owners(tx, [(op.grant, op.id) for op in batch])

@@ -24,6 +24,8 @@ def _save(tx: Transaction[J], job: J, change: states.Change) -> None:
     tx.save(job, change)
     if change.final:
         tx.news.append((job, news_of(change.state)))
+        if change.state is not State.DONE and job.has_steps:
+            features.note_given_up(tx, job)
 
 
 def news_of(state: State) -> states.Event:
@@ -34,6 +36,8 @@ def news_of(state: State) -> states.Event:
 def remove(tx: Transaction[J], job: J) -> None:
     """Delete a job in any state. Call `settle` afterwards."""
     tx.remove(job)
+    if job.has_steps:
+        features.removed(tx, job)
     if job.state is not State.DONE:
         tx.news.append((job, states.ParentDeleted(job.id)))
 
@@ -47,6 +51,8 @@ def settle(tx: Transaction[J]) -> None:
         events = {parent.id: event for parent, event in news}
         for child, parent_id in tx.children(news):
             tell(tx, child, parent_id, events[parent_id])
+    if tx.kept:
+        features.give_up(tx)
 
 
 def resume(tx: UntoldTransaction[J]) -> None:

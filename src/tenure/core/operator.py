@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from tenure.core import enqueue
+from tenure.core import enqueue, features
 from tenure.core.grants import Owners, load
 from tenure.core.moves import move, remove, settle
 from tenure.core.transaction import Edit, J, Transaction
@@ -51,15 +51,22 @@ def _replay(tx: Transaction[J], op: ops.Replay, owners: Owners) -> Answer:
     refused: dict[str, str] = {}
 
     def one(job: J) -> bool:
-        if not states.allowed(job.state, states.Replayed):
-            return False
-        holder = None if job.unique_key is None else tx.key_holder(job)
-        if holder is not None:
-            refused[job.id] = holder
-            return False
-        return moved(tx, op, job, states.Replayed(), "replayed")
+        return replay_one(tx, op, job, refused)
 
     return replace(change_each(tx, op, owners, one), refused=refused)
+
+
+def replay_one(tx: Transaction[J], op: ops.JobsOp, job: J, refused: dict[str, str]) -> bool:
+    """Replay a dead or cancelled job, unless another one holds its unique key."""
+    if not states.allowed(job.state, states.Replayed):
+        return False
+    holder = None if job.unique_key is None else tx.key_holder(job)
+    if holder is not None:
+        refused[job.id] = holder
+        return False
+    if job.has_steps:
+        features.replayed(tx, job)
+    return moved(tx, op, job, states.Replayed(), "replayed")
 
 
 def delete(tx: Transaction[J], batch: Sequence[ops.Delete]) -> list[Answer]:

@@ -23,11 +23,11 @@ class StoredJob(Facts, Protocol):
     """A job in a transaction. Saving a change updates it."""
 
     @property
-    def token(self) -> int: ...
-    @property
     def unique_key(self) -> str | None: ...
     @property
     def kind(self) -> str: ...
+    @property
+    def has_steps(self) -> bool: ...
 
 
 class Lease(Protocol):
@@ -137,6 +137,10 @@ class Transaction(Protocol[J]):
     def waits(self, child: J) -> bool:
         """Whether the child still waits for any job."""
 
+    def await_jobs(self, job: J, ids: Sequence[str]) -> None:
+        """Let a job that was suspended wait for these jobs, which `existing` has looked up as
+        parents, or which were inserted."""
+
     # Leases -------------------------------------------------------------------------------------
 
     def hold(self, leases: Sequence[tuple[str, int]]) -> Mapping[str, Lease]:
@@ -193,6 +197,21 @@ class Transaction(Protocol[J]):
     def count_records(self, space: Space, first: str, last: str, most: int) -> int:
         """How many records have keys between these two, counting at most `most`. They are not
         locked, and may have expired."""
+
+    def records(self, space: Space, keys: Sequence[str]) -> Mapping[str, bytes]:
+        """The values of those of these records that exist, without locking them."""
+
+    def list_records(self, space: Space, first: str, last: str) -> Sequence[tuple[str, bytes]]:
+        """All records with keys between these two, sorted by key, without locking them."""
+
+    def put_records(self, space: Space, values: Mapping[str, bytes]) -> None:
+        """Store records that do not expire, or replace them."""
+
+    def drop_records(self, space: Space, first: str, last: str) -> None:
+        """Delete all records with keys between these two."""
+
+    def note_steps(self, ids: Sequence[str]) -> None:
+        """Note that these jobs, which are loaded or held, have steps."""
 
     # Time ---------------------------------------------------------------------------------------
 

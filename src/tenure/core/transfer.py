@@ -31,6 +31,9 @@ def _import(tx: Transaction[J], op: ops.Import) -> Answer:
         return problem
     if new:
         tx.insert_entries(list(new.values()))
+        beside = {key: text for entry in new.values() for key, text in entry.beside.items()}
+        if beside:
+            tx.put_records("step", {key: text.encode() for key, text in beside.items()})
         _tell_of_ended(tx, new, existing)
     return ops.Enqueued(ids, created, tx.now)
 

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from operator import or_
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from tenure.features import audit, bulk, errors, live_workers, overview, rates, run_now, why
+from tenure.features import audit, bulk, errors, live_workers, overview, rates, run_now, steps, why
 from tenure.features.feature import Finder
 from tenure.model import ops, queries
 from tenure.model.ops import Op
@@ -28,7 +28,7 @@ from tenure.model.past_records import list_past
 from tenure.model.queries import ListPast, Query
 from tenure.model.records import Space
 
-FEATURES = (why, errors, live_workers, rates, run_now, bulk, audit, overview)
+FEATURES = (why, errors, live_workers, rates, run_now, steps, bulk, audit, overview)
 
 # Queries that are made of records: an engine implements only ListRecords.
 FINDERS: dict[type[Query], Finder] = {ListPast: list_past}

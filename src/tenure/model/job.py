@@ -131,6 +131,7 @@ class Job(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     errors: tuple[Failure, ...] = ()
     trace: str | None = None
     replay_of: str | None = None
+    has_steps: bool = False
 
     @property
     def payload(self) -> Any:

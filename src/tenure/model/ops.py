@@ -7,7 +7,7 @@ fails returns its TenureError as a value.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import compress, groupby
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
@@ -83,6 +83,18 @@ def raw_fields(kind: type[Op]) -> tuple[str, ...]:
     """The fields of an operation that hold JSON, besides the jobs that it adds."""
     hints = get_type_hints(kind)
     return tuple(name for name in kind.__struct_fields__ if may_hold(hints[name], msgspec.Raw))
+
+
+def bytes_in(op: Op) -> int:
+    """The bytes of JSON that an operation holds in memory."""
+    size = 0
+    for job in op.adds:
+        size += len(job.payload)
+    for name in raw_fields(type(op)):
+        raw = getattr(op, name)
+        if raw is not msgspec.UNSET:
+            size += len(raw)
+    return size
 
 
 @cache
@@ -185,8 +197,10 @@ class Claim(Op, frozen=True):
 
 
 class LeaseOp(GrantedOp, frozen=True):
-    """The base of operations by the holder of a lease: the token must still be valid."""
+    """The base of operations by the holder of a lease: the token must still be valid. keeps: the
+    job stays leased."""
 
+    keeps: ClassVar[bool] = False
     needs: ClassVar[Needs] = "work"
     id: Name
     token: Token
@@ -232,6 +246,7 @@ class Fail(LeaseOp, frozen=True):
 class Extend(LeaseOp, frozen=True):
     """Set the lease to expire `lease_ms` from now."""
 
+    keeps = True
     lease_ms: PositiveSpan
 
 
@@ -254,6 +269,7 @@ class Release(LeaseOp, frozen=True):
 class Progress(LeaseOp, frozen=True):
     """Report the progress of a job."""
 
+    keeps = True
     percent: Percent
     note: Label | None = None
 
@@ -557,11 +573,19 @@ class Once(Op, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A job with everything a store knows about it: what another store needs to take it over."""
+    """A job with everything a store knows about it: what another store needs to take it over.
+    beside: the keys and values of the records of its steps, which whoever copies it adds."""
 
     job: Job
     ready: bool = False  # pending job: it has already become ready
-    waits_for: tuple[str, ...] = ()  # waiting job: the parents in `after` that have not finished
+    waits_for: tuple[str, ...] = ()  # waiting job: the jobs that have not finished
+    beside: dict[str, str] = {}
+
+
+def in_order(job: Job, waits_for: Collection[str]) -> tuple[str, ...]:
+    """The jobs that a job waits for: its parents, and those that it was suspended for."""
+    first = [one for one in job.after if one in waits_for]
+    return (*first, *sorted(set(waits_for) - set(first)))
 
 
 class Import(Op, frozen=True):
@@ -569,6 +593,12 @@ class Import(Op, frozen=True):
     are skipped. Later claims of a job get greater tokens than the one it came with."""
 
     entries: tuple[Entry, ...]
+
+
+def bytes_of_entry(entry: Entry) -> int:
+    """The size of the parts of an entry that can be large."""
+    job = entry.job
+    return len(job.raw_payload) + len(job.raw_result) + sum(map(len, entry.beside.values()))
 
 
 ONCE_MS = 15 * 60_000  # by then, the caller has the result or has given up
@@ -681,6 +711,21 @@ class Changed(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
     refused: dict[str, str] = {}
 
 
+class Recorded(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """The result that a step has. created: this operation has recorded it. signalled: it is the
+    value of the signal that the step waits for."""
+
+    result: msgspec.Raw
+    created: bool
+    signalled: bool = False
+
+
+class Recalled(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
+    """The steps of a job, as JSON."""
+
+    steps: msgspec.Raw
+
+
 class Slots(msgspec.Struct, frozen=True, tag=True, tag_field="answer"):
     """How many slots are held now, and whether this holder has one."""
 
@@ -762,6 +807,8 @@ Answer = (
     | Leased
     | Moved
     | Changed
+    | Recorded
+    | Recalled
     | Slots
     | Fired
     | Maintained

@@ -32,6 +32,8 @@ class Facts(Protocol):
     @property
     def expires_at(self) -> int | None: ...
     @property
+    def token(self) -> int: ...
+    @property
     def worker(self) -> str: ...
     @property
     def backoff(self) -> Backoff | None: ...
@@ -70,6 +72,13 @@ class Released(Event, frozen=True):
     delay_ms: int = 0
     message: str = ""
     type: str = ""
+
+
+class Suspended(Event, frozen=True):
+    """The worker returns the job until a time, or until other jobs have ended."""
+
+    run_at: int = 0
+    waits: bool = False
 
 
 class Kept(Event, frozen=True):
@@ -158,6 +167,14 @@ def _too_late(job: Facts, _event: Event, now: int) -> bool:
     return job.expires_at is not None and job.expires_at <= now
 
 
+def _waits(_job: Facts, event: Event, _now: int) -> bool:
+    return isinstance(event, Suspended) and event.waits
+
+
+def _was_suspended(job: Facts, _event: Event, _now: int) -> bool:
+    return job.token != 0
+
+
 def _cancels_with_parent(job: Facts, _event: Event, _now: int) -> bool:
     return job.if_parent_fails == "cancel"
 
@@ -182,15 +199,22 @@ def _after_delay(_job: Facts, event: Event, now: int) -> int:
     return now + event.delay_ms
 
 
+def _as_told(_job: Facts, event: Event, _now: int) -> int:
+    assert isinstance(event, Suspended)
+    return event.run_at
+
+
 LEASE_RAN_OUT = "the lease ran out"
 
 W, P, L, DONE, DEAD, X = State  # in the order of a job's life
 
 TABLE: tuple[Move, ...] = (
     Move(W, ParentsDone, P),
+    Move(W, ParentFailed, P, "it was suspended and no other job is left", _was_suspended),
     Move(W, ParentFailed, X, "if_parent_fails is cancel", _cancels_with_parent),
     Move(W, ParentFailed, P, "if_parent_fails is run and no other parent is left", _runs_anyway),
     Move(W, ParentFailed, W, "if_parent_fails is wait"),
+    Move(W, ParentDeleted, P, "it was suspended and no other job is left", _was_suspended),
     Move(W, ParentDeleted, X, "if_parent_fails is cancel", _cancels_with_parent),
     Move(W, ParentDeleted, P, "if_parent_fails is run and no other parent is left", _runs_anyway),
     Move(W, ParentDeleted, DEAD, "if_parent_fails is wait", says="a job it waited for was deleted"),
@@ -208,6 +232,8 @@ TABLE: tuple[Move, ...] = (
     Move(L, Failed, DEAD, "attempts are used up", _used_up),
     Move(L, Failed, P, "otherwise, after its backoff", start=_after_backoff),
     Move(L, Released, P, "the attempt is not counted", attempts=-1, start=_after_delay),
+    Move(L, Suspended, W, "it waits for jobs", _waits, attempts=-1, start=_as_told),
+    Move(L, Suspended, P, "the attempt is not counted", attempts=-1, start=_as_told),
     Move(L, LeaseRanOut, DEAD, "attempts are used up", _used_up, says=LEASE_RAN_OUT),
     Move(L, LeaseRanOut, DEAD, "expires_at passed", _too_late, says=LEASE_RAN_OUT),
     Move(L, LeaseRanOut, P, "otherwise, at once", start=_now, says=LEASE_RAN_OUT),
@@ -260,13 +286,14 @@ def is_plain(job: Facts, event: Event, now: int) -> bool:
 
 def _change(move: Move, job: Facts, event: Event, now: int) -> Change:
     replayed = isinstance(event, Replayed)
+    begun = isinstance(event, Replayed | Suspended)
     failure = _failure(move, job, event, now)
     return Change(
         state=move.target,
         attempts=0 if replayed else job.attempts + move.attempts,
         run_at=move.start(job, event, now) if move.start else job.run_at,
-        expires_at=None if replayed else job.expires_at,
-        worker="" if move.target is State.PENDING else job.worker,
+        expires_at=None if begun else job.expires_at,
+        worker="" if move.target in (State.PENDING, State.WAITING) else job.worker,
         errors=job.errors if failure is None else (*job.errors, failure)[-KEPT_FAILURES:],
         failure=failure,
     )

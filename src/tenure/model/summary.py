@@ -54,6 +54,7 @@ class Summary(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     has_result: bool = False
     error: LastError | None = None
     replay_of: str | None = None
+    has_steps: bool = False
 
 
 _SAME = [name for name in Summary.__struct_fields__ if name in Job.__struct_fields__]

@@ -67,6 +67,8 @@ Written = (
     | ops.Leased
     | ops.Moved
     | ops.Changed
+    | ops.Recorded
+    | ops.Recalled
     | ops.Slots
     | ops.Fired
     | ops.Maintained

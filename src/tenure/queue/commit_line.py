@@ -14,8 +14,6 @@ from contextlib import suppress
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
-from msgspec import UNSET
-
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
 
@@ -135,12 +133,6 @@ def load_of(batch: Sequence[Op]) -> tuple[int, int]:
     memory."""
     weight = size = 0
     for op in ops.flat(batch):
-        kind, jobs = type(op), op.adds
-        weight += len(jobs) if kind is ops.Enqueue else 1 + len(jobs)
-        for job in jobs:
-            size += len(job.payload)
-        for name in ops.raw_fields(kind):
-            raw = getattr(op, name)
-            if raw is not UNSET:
-                size += len(raw)
+        weight += len(op.adds) if type(op) is ops.Enqueue else 1 + len(op.adds)
+        size += ops.bytes_in(op)
     return weight, size

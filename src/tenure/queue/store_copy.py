@@ -18,6 +18,7 @@ from typing import Literal, TypeVar
 from tenure.clock import Clock
 from tenure.engines import Engine, HasShards
 from tenure.errors import Conflict, DependencyNotFound, InvalidInput, TenureError
+from tenure.features.steps.data import with_steps
 from tenure.model import ops, queries
 from tenure.model.fields import MAX_SPAN_MS
 from tenure.model.job import State
@@ -229,7 +230,7 @@ class Copy:
         size, entries, marks = FIRST_PAGE, list[Entry](), list[Op]()
         while True:
             page = _read(self._source, queries.Export(size, cursor), queries.Exported)
-            entries += page.entries
+            entries += with_steps(self._source.read, page.entries)
             self._check_is_only_run()
             refused = self._import(entries, marks)
             cursor = page.cursor
@@ -320,9 +321,7 @@ def _limit_ops(limit: Limit) -> list[Op]:
 
 def _next_size(size: int, entries: list[Entry]) -> int:
     """How many jobs the next page should have, so that it is about PAGE_BYTES long."""
-    found = sum(
-        len(entry.job.raw_payload) + len(entry.job.raw_result) + JOB_BYTES for entry in entries
-    )
+    found = sum(ops.bytes_of_entry(entry) + JOB_BYTES for entry in entries)
     fitting = PAGE_BYTES * len(entries) // found
     return max(1, min(fitting, 4 * size, LARGEST_PAGE))
 

@@ -12,6 +12,8 @@ from tenure.engines import Engine
 from tenure.engines.memory import MemoryEngine
 from tenure.errors import TenureError
 from tenure.features.errors.data import ListErrors
+from tenure.features.steps import data
+from tenure.features.steps.data import ListSteps, Step, Suspension
 from tenure.model import ops, queries, wire
 from tenure.model.job import Job
 from tenure.model.summary import Summary
@@ -58,6 +60,12 @@ class Compare:
             yield f"{at} expected {_shown(expected)}, found {_shown(found)}"
         elif isinstance(expected, Job | Summary):
             yield from self._job(at, expected, found)
+        elif isinstance(expected, ops.Recalled):
+            mine, its = (data.decode_steps(one.steps) for one in (expected, found))
+            yield from self._problems(at, mine, its)
+        elif isinstance(expected, Step | Suspension):
+            if replace(expected, token=0) != replace(found, token=0):
+                yield f"{at} expected {_shown(expected)}, found {_shown(found)}"
         elif isinstance(expected, msgspec.Struct):
             for name in expected.__struct_fields__:
                 mine, its = getattr(expected, name), getattr(found, name)
@@ -140,6 +148,9 @@ class Compare:
         parents = {one for record in model._records.values() for one in record.waits_for}
         for job_id in sorted(parents & set(model._records))[:3]:
             self.ask(engine, queries.ListRelated(job_id, 1_000))
+        durable = [job_id for job_id, record in model._records.items() if record.job.has_steps]
+        for job_id in durable[-5:]:
+            self.ask(engine, ListSteps(job_id))
         for scope, key in sorted(model._slots):
             self.ask(engine, queries.ListSlots(scope, key))
         tenants: dict[str, set[str]] = {queue: set() for queue in model._queues}

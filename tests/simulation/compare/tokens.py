@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from tenure.features.steps import data
 from tenure.model import ops
 from tenure.model.job import Job
 
@@ -120,7 +121,7 @@ class Tokens:
     def to_engine(self, op: Any) -> Any:
         """An operation with the engine's tokens instead of the model's."""
         match op:
-            case ops.Ack() | ops.Fail() | ops.Extend() | ops.Release() | ops.Progress():
+            case ops.LeaseOp():
                 return replace(op, token=self.of_engine(op.id, op.token))
             case ops.Once():
                 return replace(op, ops=tuple(self.to_engine(one) for one in op.ops))
@@ -134,5 +135,16 @@ class Tokens:
             token = self._of_import(entry.job)
             self._imported[entry.job.id, entry.job.token] = token
             job = replace(entry.job, token=token)
-            found.append(replace(entry, job=job))
+            found.append(replace(entry, job=job, beside=_beside(entry, token)))
         return tuple(found)
+
+
+def _beside(entry: ops.Entry, token: int) -> dict[str, str]:
+    """The steps of a job, suspended under the engine's token."""
+    key, beside = data.head_key(entry.job.id), dict(entry.beside)
+    if key in beside:
+        head = data.decode_head(beside[key].encode())
+        if head.suspended is not None and head.suspended.token == entry.job.token:
+            head = replace(head, suspended=replace(head.suspended, token=token))
+        beside[key] = data.encode(head).decode()
+    return beside

@@ -15,9 +15,18 @@ import msgspec
 from tenure.engines.memory import MemoryEngine
 from tenure.features.errors.data import ErrorGroups, ListErrors, MuteError
 from tenure.features.run_now.data import RunNow
+from tenure.features.steps.data import (
+    Checkpoint,
+    ListSteps,
+    Recall,
+    ReplayFrom,
+    Signal,
+    Suspend,
+    with_steps,
+)
 from tenure.model import ops, queries
 from tenure.model.cron import CatchUp
-from tenure.model.job import NULL, Job, State
+from tenure.model.job import NULL, Job, JobSpec, State
 from tests.simulation.compare.rigs import Rig, Traits
 from tests.simulation.compare.scenes import Scenes
 from tests.simulation.compare.specs import GROUPS, KEYS, KINDS, NAMED, QUEUES, TENANTS, Specs
@@ -25,6 +34,8 @@ from tests.simulation.compare.steps import AnyOp, Ask, Call, Run, Step, Wait
 
 PHASE_STEPS = 20  # roughly; fewer if steps are expensive
 RESULTS = [NULL, NULL, NULL, msgspec.Raw(b'{"sent":true}'), msgspec.Raw(b'"' + b"r" * 3000 + b'"')]
+STEPS = ["one", "two", "three"]
+LARGE_RESULT = msgspec.Raw(b'"' + "ø".encode() * 30_000 + b'"')
 WORKERS = ["w1", "w2", "w3'"]
 SLOTS = [("team", "acme"), ("team", "bolt"), ("{a}", "k,1")]
 CRONS = [("* * * * *", "UTC"), ("0 3 * * *", "UTC"), ("* * * * *", "Europe/Copenhagen")]
@@ -57,6 +68,7 @@ class Workload:
         self._muting = random.Random(seed + 2)
         self._lists = random.Random(seed + 3)
         self._edits = random.Random(seed + 4)
+        self._durable = random.Random(seed + 5)
         self._scenes = Scenes(seed, rig)
         self._scene: Iterator[Step] = iter(())
         self._asked = 5 * seed
@@ -165,6 +177,8 @@ class Workload:
             calls = self._alike(calls)
         if self._edits.random() < 0.06:
             calls += (self._edit(),)
+        for _ in range(self._durable.choice((0, 0, 0, 0, 1, 3))):
+            calls += (self._durably(),)
         if self._bounds.random() < 0.08:
             calls = tuple(tuple(map(self._granted, call)) for call in calls)
         if self._muting.random() < 0.04:
@@ -346,6 +360,61 @@ class Workload:
         run_at, delay_ms = chance.choice(((None, None), (at, None), (None, 0), (None, 2_000)))
         return (ops.Update(tuple(ids), priority or 0, run_at, delay_ms, payload),)
 
+    def _durably(self) -> Call:
+        """Steps, suspensions and signals of a few jobs."""
+        chance = self._durable
+        records = list(self._model._records.values())
+        held = [
+            r.job for r in records if r.job.state is State.LEASED and r.job.id not in self._used
+        ]
+        kept = [r.job for r in records if r.job.has_steps]
+        draw = chance.random()
+        if held and draw < 0.7:
+            job = chance.choice([job for job in held if job.has_steps] or held)
+            self._used.add(job.id)
+            return self._step_of(job.id, job.token - (chance.random() < 0.05))
+        known = [job.id for job in kept] or [record.job.id for record in records]
+        ids = tuple(chance.sample(known, min(len(known), 2))) or ("nobody",)
+        if draw < 0.9:
+            return (Signal(ids, name=chance.choice(STEPS), value=chance.choice(RESULTS)),)
+        if draw < 0.95:
+            return (ops.Cancel(ids[:1]),)
+        return (ReplayFrom(ids, name=chance.choice(STEPS)),)
+
+    def _step_of(self, job_id: str, token: int) -> Call:
+        chance = self._durable
+        name, key = chance.choice(STEPS), chance.choice(("", "", "k"))
+        result = chance.choice((*RESULTS, LARGE_RESULT))
+        lease_ms = chance.choice((None, 30_000))
+        steps: list[AnyOp] = [
+            Checkpoint(job_id, token, chance.choice(STEPS), key, result=result, lease_ms=lease_ms)
+            for _ in range(chance.choice((0, 1, 3)))
+        ]
+        draw = chance.random()
+        if draw < 0.2:
+            (undo,) = self._own_jobs(1)
+            steps.append(Checkpoint(job_id, token, f"u{name}", kind="undo", then=(undo,)))
+        elif draw < 0.4:
+            steps.append(Suspend(job_id, token, f"s{name}", key, delay_ms=chance.choice((0, 900))))
+        elif draw < 0.6:
+            steps.append(Checkpoint(job_id, token, name, kind="wait"))
+            delay_ms = chance.choice((None, 900, 60_000))
+            steps.append(Suspend(job_id, token, name, kind="wait", delay_ms=delay_ms))
+        elif draw < 0.8:
+            steps.append(Checkpoint(job_id, token, f"g{name}", kind="gather", result=result))
+            then = self._own_jobs(chance.choice((0, 1, 3)))
+            steps.append(Suspend(job_id, token, f"g{name}", kind="gather", then=then))
+        return tuple(steps) or (Recall(job_id, token),)
+
+    def _own_jobs(self, count: int) -> tuple[JobSpec, ...]:
+        chance = self._durable
+        return tuple(
+            JobSpec(
+                f"own-{chance.randrange(10**12)}", chance.choice(QUEUES), chance.choice(RESULTS)
+            )
+            for _ in range(count)
+        )
+
     def _delete(self) -> Call:
         states = self._chance.choice(((), (), (State.DONE,), (State.DEAD, State.PENDING)))
         return (ops.Delete(self._ids(*states), states),)
@@ -455,9 +524,9 @@ class Workload:
         records = list(self._model._records.values())
         some = chance.sample(records, min(len(records), 4))
         self._gone = [
-            record.entry
-            for record in some
-            if self._traits.old_leases or record.job.state is not State.LEASED
+            entry
+            for entry in with_steps(self._model.read, [record.entry for record in some])
+            if self._traits.old_leases or entry.job.state is not State.LEASED
         ]
         return (ops.Delete(tuple(entry.job.id for entry in self._gone)),)
 
@@ -510,6 +579,9 @@ class Workload:
                 self._lists.choice([*self._model._records, "nobody"]), 1_000, grant=self._grant()
             ),
             lambda: queries.FindByKey(self._lists.choice(KEYS), grant=self._grant()),
+            lambda: ListSteps(
+                self._durable.choice([*self._model._records, "nobody"]), grant=self._grant()
+            ),
             lambda: queries.LongestWaits(queue, ("none", *TENANTS)),
         ]
         if self._traits.transfers:

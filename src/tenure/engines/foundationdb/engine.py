@@ -45,7 +45,7 @@ from tenure.errors import (
 )
 from tenure.features.operate import operate
 from tenure.model import ops, queries
-from tenure.model.ops import Answer, Op
+from tenure.model.ops import Answer, Op, bytes_of_entry
 from tenure.model.queries import Found, Query
 from tenure.settings import Settings
 
@@ -330,20 +330,13 @@ def _stays_alone(op: Op) -> bool:
 
 def _weight(op: Op) -> tuple[int, int]:
     """How many jobs an operation concerns, and how many bytes it adds."""
-    if isinstance(op, ops.Ack):
-        jobs, size = _weight(ops.Enqueue(op.then)) if op.then else (0, 0)
-        return 1 + jobs, len(op.result) + size
     if isinstance(op, ops.Once):
         weights = [_weight(one) for one in op.ops]
         return sum(n for n, _ in weights), sum(size for _, size in weights)
-    if isinstance(op, ops.Enqueue):
-        return len(op.jobs), sum(len(spec.payload) for spec in op.jobs)
     if isinstance(op, ops.Import):
-        imported = [entry.job for entry in op.entries]
-        return len(imported), sum(len(job.raw_payload) + len(job.raw_result) for job in imported)
-    if isinstance(op, ops.JobsOp):
-        return len(op.ids), 0
-    return 1, 0
+        return len(op.entries), sum(map(bytes_of_entry, op.entries))
+    jobs = len(op.ids) if isinstance(op, ops.JobsOp) else int(not isinstance(op, ops.Enqueue))
+    return jobs + len(op.adds), ops.bytes_in(op)
 
 
 def _look_again(tx: Transaction, query: queries.GetTimetable) -> Found:

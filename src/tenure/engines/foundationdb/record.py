@@ -54,6 +54,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     failures: int = 0  # how many are stored
     has_result: bool = False
     error: str = ""  # the group of the last failure
+    has_steps: bool = False
 
     @property
     def lease(self) -> Lease | None:
@@ -145,6 +146,10 @@ class Held:
     @property
     def kind(self) -> str:
         return self.record.kind
+
+    @property
+    def has_steps(self) -> bool:
+        return self.record.has_steps
 
     @property
     def attempts(self) -> int:
@@ -284,6 +289,7 @@ def imported_record(job: Job, seq: Seq, version: int, now: int, *, ready: bool) 
         failures=len(job.errors),
         has_result=job.raw_result != NULL,
         error=_last_group(job.errors),
+        has_steps=job.has_steps,
     )
 
 
@@ -377,4 +383,5 @@ def job_of(
         errors,
         body.trace,
         body.replay_of,
+        record.has_steps,
     )

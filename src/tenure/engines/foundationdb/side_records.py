@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.tx import Tx
 from tenure.model.record_queries import ListRecords
@@ -22,6 +24,36 @@ def put(tx: Tx, space: Space, key: str, value: bytes, expires_at: int | None) ->
     tx.set(tx.keys.pack(k.RECORD, space, key), f"{end} ".encode() + value)
     if expires_at is not None:
         tx.set(tx.keys.pack(k.RECORD_END, expires_at, space, key))
+
+
+def get_several(tx: Tx, space: Space, keys: Iterable[str]) -> dict[str, bytes]:
+    """The values of records that do not expire, read at once."""
+    asked = [(key, tx.tr.get(tx.keys.pack(k.RECORD, space, key))) for key in keys]
+    found = [(key, one.value) for key, one in asked]
+    return {key: _decoded(key, bytes(value)).value for key, value in found if value is not None}
+
+
+def between(tx: Tx, space: Space, first: str, last: str) -> list[tuple[str, bytes]]:
+    """Records that do not expire, with keys between these two."""
+    rows = list(tx.tr.get_range(*_span(tx, space, first, last)))
+    found = [(tx.keys.unpack(bytes(row.key))[1], bytes(row.value)) for row in rows]
+    return [(key, _decoded(key, value).value) for key, value in found]
+
+
+def put_forever(tx: Tx, space: Space, key: str, value: bytes) -> None:
+    """Store a record that does not expire, and did not before."""
+    tx.set(tx.keys.pack(k.RECORD, space, key), b" " + value)
+
+
+def drop_between(tx: Tx, space: Space, first: str, last: str) -> None:
+    """Delete records that do not expire, with keys between these two."""
+    tx.tr.clear_range(*_span(tx, space, first, last))
+    tx.wrote = True
+
+
+def _span(tx: Tx, space: Space, first: str, last: str) -> tuple[bytes, bytes]:
+    end: bytes = tx.keys.pack(k.RECORD, space, last)
+    return tx.keys.pack(k.RECORD, space, first), end + b"\x00"
 
 
 def drop(tx: Tx, space: Space, key: str) -> None:
@@ -52,14 +84,13 @@ def drop_expired(tx: Tx, limit: int) -> None:
 
 
 def count(tx: Tx, space: Space, first: str, last: str, most: int) -> int:
-    begin, end = tx.keys.pack(k.RECORD, space, first), tx.keys.pack(k.RECORD, space, last)
-    return sum(1 for _ in tx.tr.snapshot.get_range(begin, end + b"\x00", limit=most))
+    begin, end = _span(tx, space, first, last)
+    return sum(1 for _ in tx.tr.snapshot.get_range(begin, end, limit=most))
 
 
 def list_records(tx: Tx, query: ListRecords) -> list[Record]:
     """Expired records are few, since maintenance deletes them: they are read and left out."""
-    begin = tx.keys.pack(k.RECORD, query.space, query.first)
-    end = tx.keys.pack(k.RECORD, query.space, query.last) + b"\x00"
+    begin, end = _span(tx, query.space, query.first, query.last)
     found: list[Record] = []
     for row in tx.tr.snapshot.get_range(begin, end, reverse=query.newest_first):
         _, key = tx.keys.unpack(bytes(row.key))

@@ -173,6 +173,9 @@ class Transaction(Tx):
             self.tr.add_read_conflict_key(self.keys.pack(k.WAITS, child.id, last))
         return bool(parents)
 
+    def await_jobs(self, job: Held, ids: Sequence[str]) -> None:
+        self.add_waits(job.id, ids)
+
     # Leases -------------------------------------------------------------------------------------
 
     def hold(self, leases: Sequence[tuple[str, int]]) -> Mapping[str, Held]:
@@ -295,6 +298,25 @@ class Transaction(Tx):
 
     def count_records(self, space: Space, first: str, last: str, most: int) -> int:
         return side_records.count(self, space, first, last, most)
+
+    def records(self, space: Space, keys: Sequence[str]) -> dict[str, bytes]:
+        return side_records.get_several(self, space, keys)
+
+    def list_records(self, space: Space, first: str, last: str) -> list[tuple[str, bytes]]:
+        return side_records.between(self, space, first, last)
+
+    def put_records(self, space: Space, values: Mapping[str, bytes]) -> None:
+        for key, value in values.items():
+            side_records.put_forever(self, space, key, value)
+
+    def drop_records(self, space: Space, first: str, last: str) -> None:
+        side_records.drop_between(self, space, first, last)
+
+    def note_steps(self, ids: Sequence[str]) -> None:
+        for job_id in ids:
+            held = self.job(job_id)
+            assert held is not None
+            self.put(held, replace(held.record, has_steps=True))
 
     # Time ---------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from tenure.engines.foundationdb.tx import Tx
 from tenure.errors import InvalidInput
 from tenure.model import queries
 from tenure.model.job import State
-from tenure.model.ops import Entry
+from tenure.model.ops import Entry, in_order
 from tenure.model.queries import Found
 
 _Place = tuple[tuple[int, ...], str]
@@ -36,7 +36,7 @@ def _entries(tx: Tx, ids: Iterable[str]) -> list[Entry]:
     found = [held for held in tx.peek(ids) if held is not None]
     waits = [_ask_waits(tx, held) for held in found]
     return [
-        Entry(job, held.record.ready, tuple(one for one in job.after if one in waits_for))
+        Entry(job, held.record.ready, in_order(job, waits_for))
         for held, job, waits_for in zip(found, jobs_of(tx, found), waits, strict=True)
     ]
 

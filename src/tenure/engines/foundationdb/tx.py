@@ -315,12 +315,16 @@ class Tx:
         self.tr.set(self.keys.of_job(k.JOB, job_id), encode(record))
         self._settle(job_id, None, record)
         self.mark(self.keys.prefix(k.QUEUE, record.queue))
+        self.add_waits(job_id, waits_for)
+        self.wrote = self.tells = True
+
+    def add_waits(self, job_id: str, waits_for: Iterable[str]) -> None:
+        """Let a job that waits for no other wait for these."""
         self._waiting[job_id] = parents = dict.fromkeys(waits_for)
         for parent in parents:
             self._asked_children.pop(parent, None)
             self.set(self.keys.pack(k.WAITS, job_id, parent))
             self.set(self.keys.pack(k.CHILD, parent, job_id))
-        self.wrote = self.tells = True
 
     def _put_body(self, job_id: str, data: bytes) -> None:
         prefix = self.keys.of_job(k.BODY, job_id)

@@ -13,6 +13,7 @@ from tenure.errors import (
 from tenure.model import ops, states
 from tenure.model.job import FINAL, Job, JobSpec, State, check_cycles
 from tenure.model.ops import Answer
+from tenure.model.records import Record as SideRecord
 
 
 class Enqueuing(Limits):
@@ -126,6 +127,8 @@ class Enqueuing(Limits):
             return problem
         for entry in new.values():
             self._add(entry.job, set(entry.waits_for)).ready = entry.ready
+            for key, text in entry.beside.items():
+                self.side["step", key] = SideRecord(key, text.encode())
             self._token = max(self._token, entry.job.token)
         for entry in new.values():
             for parent in entry.waits_for:  # which may have ended here meanwhile

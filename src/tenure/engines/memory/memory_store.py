@@ -45,7 +45,7 @@ class Record:
 
     @property
     def entry(self) -> ops.Entry:
-        waits_for = tuple(parent for parent in self.job.after if parent in self.waits_for)
+        waits_for = ops.in_order(self.job, self.waits_for)
         return ops.Entry(self.job, self.count_as == "ready", waits_for)
 
     @property
@@ -71,6 +71,15 @@ class Part:
 
     def maintained(self, now: int) -> None:
         """A step of maintenance was run."""
+
+    def given_up(self, record: Record, now: int) -> None:
+        """A job is dead or cancelled, and its children know."""
+
+    def replayed(self, record: Record) -> None:
+        """A job is about to be replayed."""
+
+    def removed(self, job: Job) -> None:
+        """A job was deleted."""
 
 
 class QueueBook:
@@ -126,6 +135,7 @@ class Store:
         self._token = 0
         self._news: deque[tuple[str, states.Event]] = deque()
         self._telling = False
+        self._given_up: deque[Record] = deque()
 
     # Moves --------------------------------------------------------------------------------------
 
@@ -164,6 +174,8 @@ class Store:
         if job.unique_key is not None:
             self._unique.pop((job.queue, job.tenant, job.unique_key), None)
         event = states.ParentsDone() if job.state is State.DONE else states.ParentFailed()
+        if job.state is not State.DONE:
+            self._given_up.append(record)
         self._tell_children(job.id, event, now)
 
     def _tell_children(self, parent: str, event: states.Event, now: int) -> None:
@@ -179,6 +191,10 @@ class Store:
             for child in [r for r in self._live.values() if parent in r.waits_for]:
                 self._tell_child(child, parent, event, now)
         self._telling = False
+        while self._given_up:
+            record = self._given_up.popleft()
+            for part in self._parts:
+                part.given_up(record, now)
 
     def _tell_child(self, child: Record, parent: str, event: states.Event, now: int) -> None:
         change = states.decide(child.job, event, now)
@@ -197,4 +213,6 @@ class Store:
             jobs[key].pop(job_id, None)
             if not jobs[key]:
                 del jobs[key]
+        for part in self._parts:
+            part.removed(job)
         return job

@@ -28,18 +28,23 @@ class Operator(Leases):
     def _replay(self, op: ops.Replay, now: int) -> Answer:
         refused: dict[str, str] = {}
 
-        def replay(record: Record) -> bool:
-            job = record.job
-            if job.unique_key is not None and states.allowed(job.state, states.Replayed):
-                key = (job.queue, job.tenant, job.unique_key)
-                if key in self._unique:
-                    refused[job.id] = self._unique[key]
-                    return False
-                self._unique[key] = job.id
-            return self.moved(op, record, states.Replayed(), "replayed", now)
-
-        changed = self.change(op, replay)
+        changed = self.change(op, lambda record: self.replay(op, record, refused, now))
         return replace(changed, refused=refused)
+
+    def replay(self, op: ops.JobsOp, record: Record, refused: dict[str, str], now: int) -> bool:
+        """Replay a job, unless another one holds its unique key."""
+        job = record.job
+        if not states.allowed(job.state, states.Replayed):
+            return False
+        if job.unique_key is not None:
+            key = (job.queue, job.tenant, job.unique_key)
+            if key in self._unique:
+                refused[job.id] = self._unique[key]
+                return False
+            self._unique[key] = job.id
+        for part in self._parts:
+            part.replayed(record)
+        return self.moved(op, record, states.Replayed(), "replayed", now)
 
     @handles(ops.Delete)
     def _delete(self, op: ops.Delete, now: int) -> Answer:

@@ -10,8 +10,6 @@ from tenure.engines.postgres.transaction import Transaction
 from tenure.model import ops
 from tenure.model.ops import Op
 
-# Extend and Progress lock their jobs themselves, and do not wait (see leases).
-_OF_A_JOB = (ops.Ack, ops.Fail, ops.Release)
 _OF_A_SLOT = (ops.TakeSlot, ops.DropSlot, ops.ReconcileSlots)
 
 
@@ -30,7 +28,7 @@ def _lock_jobs_and_slots(tx: Transaction, batch: Sequence[Op]) -> None:
     """Lock jobs and slots. Jobs named only by the first operations, all of one kind, need no lock
     here, because those operations lock them together."""
     kinds = list(dict.fromkeys(map(type, batch)))
-    if any(issubclass(kind, (*_OF_A_JOB, ops.JobsOp)) for kind in kinds[1:]):
+    if any(map(_locks_jobs, kinds[1:])):
         named = [one for op in batch for one in jobs_of(op)]
         owners = Owners(tx, named)
         shown = [job_id for grant, job_id in named if owners.shows(grant, job_id)]
@@ -41,8 +39,14 @@ def _lock_jobs_and_slots(tx: Transaction, batch: Sequence[Op]) -> None:
             tx.db.send("lock_slots", [op.scope for op in slots], [op.key for op in slots])
 
 
+def _locks_jobs(kind: type[Op]) -> bool:
+    """Whether operations of a kind lock jobs. Those that keep the lease do so themselves, and do
+    not wait (see leases)."""
+    return issubclass(kind, ops.JobsOp) or (issubclass(kind, ops.LeaseOp) and not kind.keeps)
+
+
 def jobs_of(op: Op) -> list[Named]:
     """The jobs that an operation must lock, if it may see them."""
     flat = list(ops.flat([op]))
-    named = [(one.grant, one.id) for one in flat if isinstance(one, _OF_A_JOB)]
+    named = [(one.grant, one.id) for one in flat if isinstance(one, ops.LeaseOp) and not one.keeps]
     return named + [(one.grant, i) for one in flat if isinstance(one, ops.JobsOp) for i in one.ids]

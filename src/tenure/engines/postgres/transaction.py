@@ -317,6 +317,11 @@ class Transaction:
     def waits(self, child: Row) -> bool:
         return bool(child.waits_for)
 
+    def await_jobs(self, job: Row, ids: Sequence[str]) -> None:
+        self._seqs[job.id] = job.seq
+        self._depend([(job.id, ids)])
+        job.waits_for = [self._seqs[one] for one in ids]
+
     # Leases -------------------------------------------------------------------------------------
 
     def hold(self, leases: Sequence[tuple[str, int]]) -> Mapping[str, Held]:
@@ -433,6 +438,24 @@ class Transaction:
 
     def count_records(self, space: Space, first: str, last: str, most: int) -> int:
         return int(self.db.value("count_records", space, first, last, most))
+
+    def records(self, space: Space, keys: Sequence[str]) -> dict[str, bytes]:
+        found = self.db.all("some_records", space, list(keys))
+        return {key: value.encode() for key, value in found}
+
+    def list_records(self, space: Space, first: str, last: str) -> list[tuple[str, bytes]]:
+        found = self.db.all("records_between", space, first, last)
+        return [(key, value.encode()) for key, value in found]
+
+    def put_records(self, space: Space, values: Mapping[str, bytes]) -> None:
+        texts = [value.decode() for value in values.values()]
+        self.db.send("put_records", space, list(values), texts)
+
+    def drop_records(self, space: Space, first: str, last: str) -> None:
+        self.db.send("drop_records_between", space, first, last)
+
+    def note_steps(self, ids: Sequence[str]) -> None:
+        self.db.send("note_steps", list(ids))
 
     # Time ---------------------------------------------------------------------------------------
 

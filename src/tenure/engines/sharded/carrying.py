@@ -14,6 +14,7 @@ from tenure.engines.sharded.catalog import ask
 from tenure.engines.sharded.shard import Shard
 from tenure.errors import Conflict, DependencyNotFound, NotFound, TenureError
 from tenure.features import is_count
+from tenure.features.steps.data import with_steps
 from tenure.model import ops, queries
 from tenure.model.job import FINAL, Job, State
 from tenure.model.ops import Answer, Entry, Limit, Op
@@ -105,9 +106,9 @@ class Carrier:
         """Add the jobs to the target, in this order; those that it has are skipped."""
         part: list[Entry] = []
         size = 0
-        for n, entry in enumerate(entries, 1):
+        for n, entry in enumerate(with_steps(self.source.read, entries), 1):
             part.append(entry)
-            size += len(entry.job.raw_payload) + len(entry.job.raw_result)
+            size += ops.bytes_of_entry(entry)
             if (len(part) >= _TOGETHER or size >= _BYTES or n == len(entries)) and self._import(
                 part
             ):

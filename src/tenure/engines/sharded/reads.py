@@ -38,6 +38,10 @@ def read(cluster: Cluster, query: Query) -> Found:
 
 def _read(cluster: Cluster, query: Query) -> Found:
     finder = FINDERS.get(type(query))
+    if isinstance(query, queries.JobQuery):
+        there = _where_it_is(cluster, query)
+        missing = finder is not None and isinstance(there, JobNotFound)
+        return finder(lambda part: [], query) if finder is not None and missing else there
     if finder is not None:
         lenient = query.partial
         found: Found = finder(lambda part: _list_records(cluster, part, lenient=lenient), query)
@@ -47,8 +51,6 @@ def _read(cluster: Cluster, query: Query) -> Found:
     if query.merge is not None:
         return _merged(cluster, query, query.merge)
     match query:
-        case queries.JobQuery():
-            return _where_it_is(cluster, query)
         case queries.SlotQuery():
             return _slots(cluster, query)
     return _QUERIES[type(query)](cluster, query)

@@ -198,7 +198,7 @@ class Router:
 
     def _lease(self, op: ops.LeaseOp) -> Route:
         shard = self._locate(op.id, op.grant)
-        if shard is not None and isinstance(op, ops.Ack) and op.then:
+        if shard is not None and op.adds:
             try:
                 self._check_follow_ups(op, shard)
             except TenureError:
@@ -208,8 +208,8 @@ class Router:
         known = self._cluster.locator.hints.get(op.id) is not None
         return Route([Part(self._or_home(shard), op)], fixed=False, known=known)
 
-    def _check_follow_ups(self, op: ops.Ack, shard: int) -> None:
-        for spec in op.then:
+    def _check_follow_ups(self, op: ops.LeaseOp, shard: int) -> None:
+        for spec in op.adds:
             place = self._placing.of_job(spec)
             if place not in (None, shard):
                 raise InvalidInput(

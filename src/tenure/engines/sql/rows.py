@@ -9,7 +9,7 @@ from msgspec.structs import astuple, replace
 
 from tenure.core.transaction import Edit
 from tenure.model.job import FINAL, NULL, Failure, IfParentFails, Job, JobSpec, State
-from tenure.model.ops import Entry
+from tenure.model.ops import Entry, in_order
 from tenure.model.retry import Backoff
 from tenure.model.states import Change
 from tenure.model.summary import LastError, Summary, summarized
@@ -38,6 +38,7 @@ class JobOptions(msgspec.Struct, omit_defaults=True):
     backoff: Backoff | None = None
     trace: str | None = None
     replay_of: str | None = None
+    has_steps: bool = False
 
 
 _NO_OPTIONS = JobOptions()
@@ -55,6 +56,7 @@ def options_of(spec: JobSpec | Job) -> str | None:
         spec.backoff,
         spec.trace,
         spec.replay_of,
+        isinstance(spec, Job) and spec.has_steps,
     )
     if few == _NONE:
         return None
@@ -110,6 +112,10 @@ class Row(msgspec.Struct, gc=False):
     @property
     def if_parent_fails(self) -> IfParentFails:
         return self.options.if_parent_fails
+
+    @property
+    def has_steps(self) -> bool:
+        return self.options_text is not None and self.options.has_steps
 
     @property
     def errors(self) -> tuple[Failure, ...]:
@@ -200,6 +206,7 @@ def with_rare(job: Job, options_text: str | None, errors: str | None) -> Job:
         errors=_decode_failures(errors) if errors else (),
         trace=options.trace,
         replay_of=options.replay_of,
+        has_steps=options.has_steps,
     )
 
 
@@ -243,6 +250,7 @@ def job_of(row: tuple[Any, ...]) -> Job:
         _decode_failures(errors) if errors else (),
         options.trace,
         options.replay_of,
+        options.has_steps,
     )
 
 
@@ -261,4 +269,4 @@ def summary_of_row(row: tuple[Any, ...]) -> Summary:
 def entry_of(row: tuple[Any, ...], waits_for: set[str]) -> Entry:
     """A job of this store, for export."""
     job = job_of(row)
-    return Entry(job, row[3] == READY, tuple(id for id in job.after if id in waits_for))
+    return Entry(job, row[3] == READY, in_order(job, waits_for))

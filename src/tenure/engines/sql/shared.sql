@@ -128,6 +128,12 @@ SELECT count(*) FROM (
 
 -- Why a job does not run
 
+-- name: records_between
+SELECT key, value FROM tenure.records WHERE space = ? AND key >= ? AND key <= ? ORDER BY key;
+
+-- name: drop_records_between
+DELETE FROM tenure.records WHERE space = ? AND key >= ? AND key <= ?;
+
 -- name: why_limits
 SELECT tenant, grp, concurrency, rate, per_ms, weight, paused FROM tenure.limits
 WHERE queue = :queue AND tenant IN ('', '=*', :tenant) AND grp IN ('', '=*', :grp);

@@ -264,6 +264,9 @@ class Transaction:
     def waits(self, child: Row) -> bool:
         return self.db.one("still_waits", child.seq) is not None
 
+    def await_jobs(self, job: Row, ids: Sequence[str]) -> None:
+        self.db.many("insert_dep", [(self._seqs[one], job.seq) for one in ids])
+
     # Leases -------------------------------------------------------------------------------------
 
     def next_tokens(self, n: int) -> list[int]:
@@ -394,6 +397,24 @@ class Transaction:
     def count_records(self, space: Space, first: str, last: str, most: int) -> int:
         ((count,),) = self.db.all("count_records", space, first, last, most)
         return int(count)
+
+    def records(self, space: Space, keys: Sequence[str]) -> dict[str, bytes]:
+        found = self.db.all("some_records", space, listed(keys))
+        return {key: value.encode() for key, value in found}
+
+    def list_records(self, space: Space, first: str, last: str) -> list[tuple[str, bytes]]:
+        found = self.db.all("records_between", space, first, last)
+        return [(key, value.encode()) for key, value in found]
+
+    def put_records(self, space: Space, values: Mapping[str, bytes]) -> None:
+        rows = [(space, key, value.decode(), None) for key, value in values.items()]
+        self.db.many("put_record", rows)
+
+    def drop_records(self, space: Space, first: str, last: str) -> None:
+        self.db.run("drop_records_between", space, first, last)
+
+    def note_steps(self, ids: Sequence[str]) -> None:
+        self.db.many("note_steps", [(self._held(job_id),) for job_id in ids])
 
     # Time ---------------------------------------------------------------------------------------
 
