@@ -33,6 +33,7 @@ from tenure.model.states import (
     ParentsDone,
     Released,
     Replayed,
+    Suspended,
     allowed,
     decide,
     is_plain,
@@ -58,6 +59,7 @@ DRAWN: dict[tuple[State, type[Event]], set[State]] = {
     (L, Acked): {DONE},
     (L, Failed): {P, DEAD, X},
     (L, Released): {P},
+    (L, Suspended): {W, P},
     (L, LeaseRanOut): {P, DEAD},
     (L, Cancelled): {X},
     (DEAD, Replayed): {P},
@@ -66,6 +68,7 @@ DRAWN: dict[tuple[State, type[Event]], set[State]] = {
 EVENTS: dict[type[Event], list[Event]] = {
     kind: [kind()] for kind in Event.__subclasses__() if kind is not Failed
 }
+EVENTS[Suspended] = [Suspended(NOW), Suspended(NOW + 5, waits=True)]
 EVENTS[Failed] = [
     Failed("boom", fatal=fatal, retry_in_ms=retry, cancel=cancel)
     for cancel in (False, True)
@@ -92,14 +95,15 @@ def job(**fields: Any) -> Job:
 
 def jobs_in(state: State) -> Iterator[Job]:
     """Jobs that differ in all that a guard may look at."""
-    for attempts, expires_at, rule in itertools.product(
-        (1, 2, 3), (None, NOW - 1, NOW, NOW + 1), ("wait", "cancel", "run")
+    for attempts, expires_at, rule, token in itertools.product(
+        (1, 2, 3), (None, NOW - 1, NOW, NOW + 1), ("wait", "cancel", "run"), (0, 7)
     ):
         yield job(
             state=state,
             attempts=attempts if state is L else attempts - 1,
             expires_at=expires_at,
             if_parent_fails=rule,
+            token=token,
             worker="w" if state is L else "",
         )
 
