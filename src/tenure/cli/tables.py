@@ -212,7 +212,8 @@ def job_in_full(job: Job, now: int) -> Group:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
-    fields = {name: value for name, value in document(job).items() if value not in (None, "", [])}
+    given = {name: value for name, value in document(job).items() if value is not False}
+    fields = {name: value for name, value in given.items() if value not in (None, "", [])}
     for name in sorted(fields.keys() - _APART, key=lambda name: (name in _TIMES, _ORDER[name])):
         if name != "if_parent_fails" or job.after:
             grid.add_row(name, _field(job, name, fields[name], now))

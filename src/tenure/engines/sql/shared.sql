@@ -125,14 +125,12 @@ DELETE FROM tenure.records WHERE space = ? AND key = ?;
 -- name: count_records
 SELECT count(*) FROM (
     SELECT 1 FROM tenure.records WHERE space = ? AND key >= ? AND key <= ? LIMIT ?) x;
-
--- Why a job does not run
-
 -- name: records_between
 SELECT key, value FROM tenure.records WHERE space = ? AND key >= ? AND key <= ? ORDER BY key;
-
 -- name: drop_records_between
 DELETE FROM tenure.records WHERE space = ? AND key >= ? AND key <= ?;
+
+-- Why a job does not run
 
 -- name: why_limits
 SELECT tenant, grp, concurrency, rate, per_ms, weight, paused FROM tenure.limits

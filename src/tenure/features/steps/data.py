@@ -122,7 +122,7 @@ class Signal(JobsOp, frozen=True):
 
 
 class ReplayFrom(JobsOp, frozen=True):
-    """Replay dead and cancelled jobs from a step: it and all later ones are forgotten, with the
+    """Let dead and cancelled jobs run again from a step: it and all later ones are forgotten, with the
     signals that they waited for. Jobs that do not have the step, or whose steps were undone, stay
     as they are."""
 
