@@ -139,9 +139,7 @@ def test_nothing_is_recorded_or_suspended_without_the_lease(
         queue.ack(job)
     held = ("nobody", 7) if kind == "never was" else lease(job)
     with nothing_changes(queue):
-        answers = apply(
-            Checkpoint(*held, "one"), Recall(*held), Suspend(*held, "two", delay_ms=5)
-        )
+        answers = apply(Checkpoint(*held, "one"), Recall(*held), Suspend(*held, "two", delay_ms=5))
     assert all(isinstance(one, Exception) for one in answers)
     assert steps_of(queue, "a") == Steps()
 

@@ -11,7 +11,7 @@ undo            the job that undoes a step, in parts
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -122,9 +122,9 @@ class Signal(JobsOp, frozen=True):
 
 
 class ReplayFrom(JobsOp, frozen=True):
-    """Let dead and cancelled jobs run again from a step: it and all later ones are forgotten, with the
-    signals that they waited for. Jobs that do not have the step, or whose steps were undone, stay
-    as they are."""
+    """Let dead and cancelled jobs run again from a step: it and all later ones are forgotten, with
+    the signals that they waited for. Jobs that do not have the step, or whose steps were undone,
+    stay as they are."""
 
     name: Name
     key: Label = ""
