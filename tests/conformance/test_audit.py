@@ -11,12 +11,12 @@ import tenure
 from tenure import InvalidInput, NewJob, Queue
 from tenure.features.audit.data import MAX_PAGE_BYTES, AuditEntry
 from tenure.features.errors.data import MuteError
-from tenure.features.run_now.data import RunNow
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import MAX_FILTER_BYTES, Note
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue
+from tests.support.feature_ops import of_feature
 
 ANN = Note("ann", "too many")
 
@@ -45,7 +45,7 @@ def test_every_operation_of_an_operator_can_be_noted(
     queue.enqueue("mail", id="a", delay=60)
     schedule = ops.Schedule("nightly", "0 3 * * *", JobSpec("x", "mail", NULL))
     steps: list[tuple[ops.NotedOp | ops.NotedGrantedOp, str, str]] = [
-        (RunNow(("a",), note=ANN), "", "a"),
+        *((op, "", "a") for op in of_feature("RunNow", ("a",), note=ANN)),
         (ops.Cancel(("a",), note=ANN), "", "a"),
         (ops.Replay(("a",), note=ANN), "", "a"),
         (ops.Delete(("a",), note=ANN), "", "a"),
@@ -62,9 +62,10 @@ def test_every_operation_of_an_operator_can_be_noted(
         apply(op)
         clock.advance(1)
     found = [(one.action, one.queue, one.target) for one in reversed(entries(queue))]
-    names = "run_now cancel replay delete set_limit clear_limit pause resume put_schedule "
+    names = "cancel replay delete set_limit clear_limit pause resume put_schedule "
     names += "pause_schedule drop_schedule mute_error"
-    wanted = [(name, *step[1:]) for name, step in zip(names.split(), steps, strict=True)]
+    all_names = ["run_now"] * len(of_feature("RunNow", ("a",))) + names.split()
+    wanted = [(name, *step[1:]) for name, step in zip(all_names, steps, strict=True)]
     assert found == wanted
     assert {(one.by, one.reason) for one in entries(queue)} == {("ann", "too many")}
 

@@ -20,7 +20,6 @@ from tenure import (
 )
 from tenure.features.errors.data import MuteError
 from tenure.features.live_workers.data import Beat, LiveWorker
-from tenure.features.run_now.data import RunNow
 from tenure.model.job import NULL, Job, JobSpec
 from tenure.model.ops import (
     Ack,
@@ -66,6 +65,7 @@ from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue
 from tests.conformance.moves import fill, ids, state_of, take
 from tests.conformance.state import all_jobs
+from tests.support.feature_ops import of_feature
 from tests.support.kinds import kinds_of
 
 pytestmark = pytest.mark.over_http
@@ -288,7 +288,7 @@ OPERATIONS: list[Op] = [
     Progress("a", 1, 50, "halfway"),
     Cancel(("a", "b")),
     Replay(("a",)),
-    RunNow(("a",)),
+    *of_feature("RunNow", ("a",)),
     Delete(("a",), (State.DONE, State.DEAD)),
     Update(("a",), priority=5, delay_ms=1_000, payload=RAW),
     ReplayEdited("a", "b", priority=5, delay_ms=1_000, payload=RAW),

@@ -11,6 +11,7 @@ import pytest
 
 import tenure
 from tenure import Job, Queue, Settings
+from tenure.features import ACTIONS
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Backend
 
@@ -86,7 +87,8 @@ class History:
     def _operate(self) -> None:
         job = self.chance.choice(self.ids or ["none"])
         if job in self.ids:
-            call = self.chance.choice((self.queue.cancel, self.queue.replay, self.queue.run_now))
+            act = self.chance.choice(sorted(ACTIONS.keys() - {"delete"}))
+            call = getattr(self.queue, act)
             call(job)
 
     def _scope(self) -> dict[str, Any]:

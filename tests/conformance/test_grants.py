@@ -18,12 +18,12 @@ from tenure import (
     ScheduleNotFound,
     TenureError,
 )
-from tenure.features.run_now.data import RunNow
 from tenure.model import ops, queries
 from tenure.model.job import NULL, Job, JobSpec
 from tenure.model.ops import Answer, Grant, Op
 from tenure.queue import store_of
 from tests.conformance.state import nothing_changes
+from tests.support.feature_ops import is_run_now, kinds_named
 
 pytestmark = pytest.mark.over_http
 
@@ -54,10 +54,12 @@ LEASE_OPS: list[Lease] = [
 lease_op = pytest.mark.parametrize(
     "op", LEASE_OPS, ids=["ack", "ack-delete", "fail", "extend", "release", "progress"]
 )
-JOBS_OPS = [ops.Cancel, ops.Replay, RunNow, ops.Delete, partial(ops.Update, priority=7)]
+JOBS_OPS = [
+    ops.Cancel, ops.Replay, ops.Delete, partial(ops.Update, priority=7), *kinds_named("RunNow")
+]  # fmt: skip
 JobsOp = Callable[..., ops.JobsOp]
 jobs_op = pytest.mark.parametrize(
-    "kind", JOBS_OPS, ids=["cancel", "replay", "run-now", "delete", "update"]
+    "kind", JOBS_OPS, ids=lambda kind: getattr(kind, "__name__", "Update")
 )
 
 
@@ -146,7 +148,7 @@ def test_jobs_that_the_grant_does_not_allow_are_missing(
 
 @jobs_op
 def test_the_jobs_that_the_grant_allows_change(queue: Queue, kind: JobsOp) -> None:
-    delay = 60 if kind is RunNow else 0
+    delay = 60 if is_run_now(kind) else 0
     queue.enqueue("mail", id="a", tenant="acme", max_attempts=1, delay=delay)
     queue.enqueue("mail", id="b", tenant="other", max_attempts=1, delay=delay)
     if kind is ops.Replay:

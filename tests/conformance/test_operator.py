@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tenure import InvalidInput, JobNotFound, NewJob, Queue, QueueNotFound, State
+from tenure.features import ACTIONS
 from tenure.model.fields import MAX_JOBS_PER_CALL
 from tenure.testing import ManualClock
 from tests.conformance.moves import (
@@ -343,7 +344,7 @@ def test_a_purge_with_one_bad_state_removes_nothing(queue: Queue, clock: ManualC
 # What is not there ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("act", ["cancel", "replay", "run_now", "delete"])
+@pytest.mark.parametrize("act", sorted(ACTIONS))
 def test_a_job_that_does_not_exist_is_an_error(queue: Queue, act: str) -> None:
     family(queue)
     with nothing_changes(queue), pytest.raises(JobNotFound) as caught:
@@ -351,7 +352,7 @@ def test_a_job_that_does_not_exist_is_an_error(queue: Queue, act: str) -> None:
     assert caught.value.job_id == "nobody"
 
 
-@pytest.mark.parametrize("act", ["cancel", "replay", "run_now", "delete"])
+@pytest.mark.parametrize("act", sorted(ACTIONS))
 def test_a_queue_that_does_not_exist_is_an_error(queue: Queue, act: str) -> None:
     family(queue)
     with nothing_changes(queue), pytest.raises(QueueNotFound) as caught:
@@ -364,14 +365,14 @@ def test_an_unknown_queue_cannot_be_purged(queue: Queue) -> None:
         queue.purge(0, queue="nowhere")
 
 
-@pytest.mark.parametrize("act", ["cancel", "replay", "run_now", "delete"])
+@pytest.mark.parametrize("act", sorted(ACTIONS))
 def test_one_id_is_not_a_list_of_letters(queue: Queue, act: str) -> None:
     queue.enqueue_many(NewJob(queue="q", id=one) for one in "abc")
     with nothing_changes(queue), pytest.raises(JobNotFound):
         getattr(queue, act)("abc")
 
 
-@pytest.mark.parametrize("call", ["cancel", "replay", "run_now", "delete"])
+@pytest.mark.parametrize("call", sorted(ACTIONS))
 def test_jobs_are_named_by_id_or_by_a_filter_not_by_both(queue: Queue, call: str) -> None:
     queue.enqueue("q", id="a")
     with nothing_changes(queue), pytest.raises(InvalidInput, match="not by both"):

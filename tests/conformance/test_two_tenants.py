@@ -22,7 +22,6 @@ from tenure.features.audit.data import ListAudit
 from tenure.features.errors.data import ListErrors, MuteError
 from tenure.features.live_workers.data import Beat, ListWorkers, LiveWorker
 from tenure.features.rates.data import ListRates
-from tenure.features.run_now.data import RunNow
 from tenure.features.why.data import Explain
 from tenure.model import ops, queries, wire
 from tenure.model.job import NULL, JobSpec, State
@@ -30,6 +29,7 @@ from tenure.model.queries import Filter, Query
 from tenure.server.auth import Scope, Token
 from tenure.testing import ManualClock
 from tests.conformance.state import all_jobs, as_dict
+from tests.support.feature_ops import of_feature
 from tests.support.tokens import store_for
 
 STEPS = 40
@@ -134,7 +134,7 @@ class Chance:
             ops.Progress(self._id(), 0, 50),
             ops.Cancel((self._id(), self._id())),
             ops.Replay((self._id(), self._id())),
-            RunNow((self._id(), self._id())),
+            *of_feature("RunNow", (self._id(), self._id())),
             ops.Update((self._id(), self._id()), -1, delay_ms=chance.choice((None, 900))),
             ops.ReplayEdited(self._id(), f"{who}/{chance.randrange(6)}", 5),
             ops.Delete((self._id(), self._id()), chance.choice(((), (State.DONE,)))),

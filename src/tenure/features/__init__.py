@@ -7,8 +7,8 @@ calls           calls of a queue (features/calls.py lists them)
 routes          over HTTP, and what a service checks of its operations (see server/checks.py)
 commands        in the command line
 
-A feature is registered by its line in FEATURES. What it adds to packages above this one is imported
-by them, with `parts`.
+A feature is registered by its line in FEATURES, and by one in calls.py for type checkers, if it has
+calls. What it adds to packages above this one is imported by them, with `parts`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from importlib.util import find_spec
 from operator import or_
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from tenure.features import audit, bulk, errors, live_workers, overview, rates, run_now, steps, why
 from tenure.features.feature import Finder
 from tenure.model import ops, queries
 from tenure.model.ops import Op
@@ -28,7 +27,20 @@ from tenure.model.past_records import list_past
 from tenure.model.queries import ListPast, Query
 from tenure.model.records import Space
 
-FEATURES = (why, errors, live_workers, rates, run_now, steps, bulk, audit, overview)
+FEATURES = [
+    import_module(f"tenure.features.{name}")
+    for name in (
+        "why",
+        "errors",
+        "live_workers",
+        "rates",
+        "run_now",
+        "steps",
+        "bulk",
+        "audit",
+        "overview",
+    )
+]
 
 # Queries that are made of records: an engine implements only ListRecords.
 FINDERS: dict[type[Query], Finder] = {ListPast: list_past}

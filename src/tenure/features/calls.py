@@ -1,13 +1,21 @@
-"""The calls that features add to a queue."""
+"""The calls that features add to a queue: `CALLS` of each."""
 
-from tenure.features.audit.calls import HasAudit
-from tenure.features.bulk.calls import Matching
-from tenure.features.errors.calls import HasErrors
-from tenure.features.live_workers.calls import HasWorkers
-from tenure.features.rates.calls import HasRates
-from tenure.features.run_now.calls import RunsNow
-from tenure.features.why.calls import Explaining
+from __future__ import annotations
 
+from typing import TYPE_CHECKING
 
-class FeatureCalls(Explaining, HasErrors, HasWorkers, HasRates, RunsNow, Matching, HasAudit):
-    """A part of Calls."""
+from tenure.features import parts
+
+if TYPE_CHECKING:  # what editors and type checkers see
+    from tenure.features.audit.calls import HasAudit
+    from tenure.features.bulk.calls import Matching
+    from tenure.features.errors.calls import HasErrors
+    from tenure.features.live_workers.calls import HasWorkers
+    from tenure.features.rates.calls import HasRates
+    from tenure.features.run_now.calls import RunsNow
+    from tenure.features.why.calls import Explaining
+
+    class FeatureCalls(Explaining, HasErrors, HasWorkers, HasRates, RunsNow, Matching, HasAudit):
+        """A part of Calls."""
+else:
+    FeatureCalls = type("FeatureCalls", tuple(part.CALLS for part in parts("calls")), {})

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from tenure.engines import Engine
 from tenure.errors import LeaseLost, TenureError
-from tenure.features.run_now.data import RunNow
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
 from tenure.queue.committer import Committer
@@ -217,7 +216,7 @@ def _touched(recorder: Recorder) -> list[str]:
             match op:
                 case ops.Ack() | ops.Fail() | ops.Extend() | ops.Release() | ops.Progress():
                     ids[op.id] = None
-                case ops.Cancel() | ops.Replay() | RunNow() | ops.Delete():
+                case ops.JobsOp():
                     ids |= dict.fromkeys(op.ids)
                 case ops.Enqueue():
                     ids |= {spec.id: None for spec in op.jobs}

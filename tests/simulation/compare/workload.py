@@ -14,7 +14,6 @@ import msgspec
 
 from tenure.engines.memory import MemoryEngine
 from tenure.features.errors.data import ErrorGroups, ListErrors, MuteError
-from tenure.features.run_now.data import RunNow
 from tenure.features.steps.data import (
     Checkpoint,
     ListSteps,
@@ -31,6 +30,7 @@ from tests.simulation.compare.rigs import Rig, Traits
 from tests.simulation.compare.scenes import Scenes
 from tests.simulation.compare.specs import GROUPS, KEYS, KINDS, NAMED, QUEUES, TENANTS, Specs
 from tests.simulation.compare.steps import AnyOp, Ask, Call, Run, Step, Wait
+from tests.support.feature_ops import of_feature
 
 PHASE_STEPS = 20  # roughly; fewer if steps are expensive
 RESULTS = [NULL, NULL, NULL, msgspec.Raw(b'{"sent":true}'), msgspec.Raw(b'"' + b"r" * 3000 + b'"')]
@@ -96,7 +96,7 @@ class Workload:
             "progress": self._progress,
             "cancel": lambda: (ops.Cancel(self._ids()),),
             "replay": lambda: (ops.Replay(self._ids(State.DEAD, State.CANCELLED)),),
-            "run_now": lambda: (RunNow(self._ids(State.PENDING)),),
+            "run_now": lambda: tuple(of_feature("RunNow", self._ids(State.PENDING))),
             "delete": self._delete,
             "limit": self._limit,
             "pause": self._pause,

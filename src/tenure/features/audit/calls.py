@@ -17,3 +17,6 @@ class HasAudit(Caller):
         return good((yield validated(ListAudit(limit, cursor))), AuditLog)
 
     audit, aaudit = both(_audit)
+
+
+CALLS = HasAudit

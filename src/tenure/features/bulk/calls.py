@@ -80,3 +80,6 @@ class Matching(Listing):
 
 def _in_states(counts: Counts, states: tuple[State, ...]) -> int:
     return sum(getattr(counts, state.value) for state in states or State)
+
+
+CALLS = Matching

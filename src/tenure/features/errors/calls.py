@@ -57,3 +57,6 @@ class HasErrors(Caller):
     def errors(self) -> ErrorCalls:
         """Calls on error groups: list, mute, unmute."""
         return ErrorCalls(self._store)
+
+
+CALLS = HasErrors

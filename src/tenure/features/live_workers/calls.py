@@ -20,3 +20,6 @@ class HasWorkers(Caller):
         return cast("list[LiveWorker]", good(found, list))
 
     workers, aworkers = both(_workers)
+
+
+CALLS = HasWorkers

@@ -27,3 +27,6 @@ class HasRates(Caller):
         return good((yield wanted), Rates)
 
     rates, arates = both(_rates)
+
+
+CALLS = HasRates

@@ -30,3 +30,6 @@ class RunsNow(JobChanges):
         return (yield from self._change(jobs, where, RunNow))
 
     run_now, arun_now = both(_run_now)
+
+
+CALLS = RunsNow

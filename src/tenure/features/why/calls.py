@@ -17,3 +17,6 @@ class Explaining(Caller):
         return good((yield validated(Explain(id))), Explained)
 
     explain, aexplain = both(_explain)
+
+
+CALLS = Explaining
