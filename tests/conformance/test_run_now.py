@@ -100,3 +100,10 @@ def test_run_now_is_not_done_to_all_jobs_by_a_slip(queue: Queue) -> None:
     queue.enqueue("q", id="a", delay=60)
     with nothing_changes(queue), pytest.raises(InvalidInput, match="say which jobs"):
         queue.run_now()
+
+
+def test_a_history_says_that_a_job_was_run_now(queue: Queue, clock: ManualClock) -> None:
+    queue.enqueue("q", id="a", delay=3600)
+    clock.advance(1)
+    queue.run_now("a")
+    assert [(one.what, one.at) for one in queue.history("a")][1:] == [("run_now", clock.now_ms())]
