@@ -66,8 +66,8 @@ def test_jobs_of_a_group_are_found_by_an_index(queue: Queue) -> None:
     group = queue.get("job-1").errors[-1].group
     schema = store_of(queue).engine.address.schema  # type: ignore[attr-defined]
     query = f"""
-        SELECT j.id FROM {schema}.states s JOIN {schema}.jobs j ON j.seq = s.seq
-        WHERE s.errors IS NOT NULL AND "left"("right"(s.errors, 15), 12) = %s ORDER BY s.seq
+        SELECT j.id FROM {schema}.failures s JOIN {schema}.jobs j ON j.seq = s.seq
+        WHERE s.error = %s ORDER BY s.seq
     """
     with psycopg.connect(postgres.shared_url()) as connection:
         found = connection.execute(query.encode(), (group,)).fetchall()

@@ -17,6 +17,15 @@ FROM tenure.jobs j
     CROSS JOIN LATERAL (SELECT * FROM tenure.lanes k WHERE k.id = j.lane OFFSET 0) l
     CROSS JOIN LATERAL (SELECT * FROM tenure.tenants k WHERE k.id = l.tenant OFFSET 0) t
     CROSS JOIN LATERAL (SELECT * FROM tenure.queues k WHERE k.id = l.queue OFFSET 0) q;
+CREATE VIEW tenure.listed AS
+SELECT s.seq, j.id, s.lane, j.kind, j.created_at, s.state, s.worker, s.at
+FROM tenure.states s
+    CROSS JOIN LATERAL (
+        SELECT k.id, k.kind, k.created_at FROM tenure.jobs k WHERE k.seq = s.seq OFFSET 0) j;
+CREATE VIEW tenure.failures AS
+SELECT seq, state, worker, at, errors::json -> -1 ->> 'group' AS error FROM tenure.states
+WHERE errors IS NOT NULL;
+CREATE VIEW tenure.ready_of_queues AS SELECT queue, seq FROM tenure.states WHERE state = 2;
 CREATE VIEW tenure.ready AS SELECT lane, priority, seq FROM tenure.states WHERE state = 2;
 CREATE VIEW tenure.leases AS
 SELECT seq, queue, at FROM tenure.states WHERE state = 3 AND state <> 2;
@@ -166,3 +175,32 @@ SELECT tenure.moment(%s::bigint);
 -- name: why_news
 SELECT lane, sum(ready)::bigint, sum(leased)::bigint, sum(served)::bigint, max(turn), max(last_turn)
 FROM tenure.unfolded_news WHERE queue = %(queue)s GROUP BY lane;
+-- name: lanes_within
+SELECT l.id FROM tenure.tenants t JOIN tenure.lanes l ON l.tenant = t.id
+WHERE (%(queue)s::integer IS NULL OR t.queue = %(queue)s)
+    AND (%(tenant)s::text IS NULL OR t.tenant = %(tenant)s)
+    AND (%(grp)s::text IS NULL OR l.grp = %(grp)s)
+LIMIT %(limit)s;
+-- name: find_by_end
+SELECT x.at, x.seq, x.id FROM unnest(%(queues)s::integer[]) w (queue) CROSS JOIN LATERAL (
+    SELECT f.at, f.seq, j.id FROM (
+            SELECT k.at, k.seq FROM tenure.timed k
+            WHERE k.queue = w.queue AND k.state = %(state)s AND k.at >= %(from_at)s
+                AND (k.at, k.seq) < (%(before_at)s, %(before_seq)s)
+            ORDER BY k.at DESC, k.seq DESC LIMIT %(most)s) f
+        CROSS JOIN LATERAL (SELECT * FROM tenure.listed k WHERE k.seq = f.seq OFFSET 0) j
+    WHERE {of_job}
+    ORDER BY f.at DESC, f.seq DESC LIMIT %(limit)s) x
+ORDER BY x.at DESC, x.seq DESC LIMIT %(limit)s;
+-- name: floor_by_end
+SELECT f.at, f.seq FROM unnest(%(queues)s::integer[]) w (queue) CROSS JOIN LATERAL (
+    SELECT k.at, k.seq FROM tenure.timed k
+    WHERE k.queue = w.queue AND k.state = %(state)s AND k.at >= %(from_at)s AND (k.at, k.seq) < (%(before_at)s, %(before_seq)s)
+    ORDER BY k.at DESC, k.seq DESC LIMIT 1 OFFSET %(skip)s) f;
+-- The bound by `at` alone is for the index, which does not use two pairs as bounds.
+-- name: count_by_end
+SELECT coalesce(sum(f.n), 0) FROM unnest(%(queues)s::integer[]) w (queue) CROSS JOIN LATERAL (
+    SELECT count(*) AS n FROM tenure.timed k WHERE k.queue = w.queue AND k.state = %(state)s
+        AND k.at >= greatest(%(from_at)s, %(floor_at)s)
+        AND (k.at, k.seq) < (%(before_at)s, %(before_seq)s)
+        AND (k.at, k.seq) >= (%(floor_at)s, %(floor_seq)s)) f;

@@ -27,7 +27,6 @@ FILES = (
     "slots",
     "records",
     "reading",
-    "listing",
     "plans",  # sets how the functions of all others are planned
 )
 _FOLDER = files("tenure.engines.postgres")
@@ -44,6 +43,8 @@ class Statements(NamedTuple):
 def _for_psycopg(text: str) -> str:
     """The shared statements with parameters as psycopg has them. The server knows the time, unless
     it is given."""
+    by_key = r"CROSS JOIN LATERAL (SELECT * FROM \1 k WHERE k.\3 = \4 OFFSET 0) \2"
+    text = re.sub(r"CROSS JOIN (\S+) (\w+) ON \2\.(\w+) = ([\w.]+)", by_key, text)
     text = text.replace(":now", "(SELECT tenure.moment(:given))").replace("?", "%s")
     return re.sub(r"(?<!:):(\w+)", r"%(\1)s", text)
 

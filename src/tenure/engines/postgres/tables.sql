@@ -161,8 +161,8 @@ CREATE INDEX states_oldest ON tenure.states (queue, run_at) WHERE state = 2;
 CREATE INDEX states_at ON tenure.states (queue, state, at, seq) WHERE state <> 2;
 CREATE INDEX states_expiry ON tenure.states (queue, expires_at)
     WHERE expires_at IS NOT NULL AND state < 3;
--- The group of the last error, which the text ends with: 12 characters, then "}].
-CREATE INDEX states_error ON tenure.states ("left"("right"(errors, 15), 12), seq)
+-- The group of the last error. It is not a column that is generated: with one, an ack takes 10% longer.
+CREATE INDEX states_error ON tenure.states ((errors::json -> -1 ->> 'group'), seq)
     WHERE errors IS NOT NULL;
 
 CREATE TABLE tenure.keys (

@@ -264,6 +264,7 @@ class _Search:
             "queues": self._snapshot.listed(self._queue_ids()),
             "codes": self._snapshot.listed(others),
             "ready": READY in self._codes,
+            "most": LAST,
         }
         rows = list(self._db.named("find_by_state", params))
         page = rows[: self._limit]

@@ -1,7 +1,8 @@
 -- The statements that are the same on SQLite and PostgreSQL. Their differences are in views, which have
 -- the same names and columns in both. Parameters are `?` or `:name`, and `:now` is the store's time.
 -- Lists are arrays: `= ANY (:ids::text[])`, `unnest(:ids::text[]) w (id)`; they and parameters whose
--- type PostgreSQL cannot infer have a cast. Tables are named as on PostgreSQL.
+-- type PostgreSQL cannot infer have a cast. Tables are named as on PostgreSQL. `a CROSS JOIN b ON b.c =
+-- a.d` looks up each b by its key, in the order of a.
 
 -- fragment: states
 waiting, delayed, ready, leased, done, dead, cancelled
@@ -29,8 +30,8 @@ SELECT id, seq FROM tenure.jobs WHERE id = ANY (?::text[]);
 -- name: owned_by_id
 SELECT id, seq, queue, tenant FROM tenure.whole_jobs WHERE id = ANY (?::text[]);
 -- name: parents_of
-SELECT d.child, j.id FROM tenure.deps d CROSS JOIN tenure.jobs j
-WHERE d.child = ANY (?::bigint[]) AND j.seq = d.parent;
+SELECT d.child, j.id FROM tenure.deps d CROSS JOIN tenure.jobs j ON j.seq = d.parent
+WHERE d.child = ANY (?::bigint[]);
 -- name: ids_between
 SELECT id FROM tenure.jobs WHERE id >= :first AND id <= :last ORDER BY id LIMIT :limit;
 -- name: newest_job
@@ -130,6 +131,77 @@ SELECT key, value FROM tenure.records WHERE space = ? AND key >= ? AND key <= ? 
 -- name: drop_records_between
 DELETE FROM tenure.records WHERE space = ? AND key >= ? AND key <= ?;
 
+-- Lists of jobs. The rows come in the order of the subquery.
+
+-- A condition on a job's lane comes first, since it is the cheapest.
+-- fragment: of_job
+(:lanes::integer[] IS NULL OR j.lane = ANY (:lanes::integer[]))
+    AND (:kind::text IS NULL OR j.kind = :kind)
+    AND j.created_at >= :created_after AND j.created_at < :created_before
+    AND (:worker::text IS NULL OR j.worker = :worker)
+    AND (:grp::text IS NULL OR :grp = (SELECT l.grp FROM tenure.lanes l WHERE l.id = j.lane))
+    AND (:tenant::text IS NULL OR :tenant = (SELECT t.tenant FROM tenure.lanes l
+        JOIN tenure.tenants t ON t.id = l.tenant WHERE l.id = j.lane))
+-- fragment: finished
+(:finished_after::bigint IS NULL OR (j.state > 3 AND j.at >= :finished_after))
+    AND (:finished_before::bigint IS NULL OR (j.state > 3 AND j.at < :finished_before))
+-- fragment: of_state
+{of_job}
+    AND (:states::smallint[] IS NULL OR j.state = ANY (:states::smallint[]))
+    AND {finished}
+    AND (:queue::integer IS NULL OR :lanes::integer[] IS NOT NULL
+        OR :queue = (SELECT t.queue FROM tenure.lanes l
+            JOIN tenure.tenants t ON t.id = l.tenant WHERE l.id = j.lane))
+-- name: find_by_seq
+SELECT j.created_at, j.seq, j.id FROM (
+    SELECT * FROM tenure.listed
+    WHERE seq >= :from_seq AND seq < :before_seq ORDER BY seq DESC LIMIT :most) j
+WHERE {of_state}
+LIMIT :limit;
+-- name: floor_by_seq
+SELECT j.seq, j.created_at FROM (
+        SELECT seq FROM tenure.jobs
+        WHERE seq >= :from_seq AND seq < :before_seq ORDER BY seq DESC LIMIT 1 OFFSET :skip) f
+    CROSS JOIN tenure.jobs j ON j.seq = f.seq;
+-- name: count_by_seq
+SELECT count(*) FROM tenure.jobs WHERE seq >= :from_seq AND seq < :before_seq;
+-- name: find_by_error
+SELECT j.created_at, j.seq, j.id FROM (
+    SELECT f.*, n.id, n.lane, n.kind, n.created_at
+    FROM tenure.failures f CROSS JOIN tenure.jobs n ON n.seq = f.seq
+    WHERE f.error = :error AND f.seq < :before_seq ORDER BY f.seq DESC LIMIT :most) j
+WHERE {of_state}
+LIMIT :limit;
+-- name: floor_by_error
+SELECT j.seq, j.created_at FROM (
+        SELECT seq FROM tenure.failures WHERE error = :error AND seq < :before_seq
+        ORDER BY seq DESC LIMIT 1 OFFSET :skip) f
+    CROSS JOIN tenure.jobs j ON j.seq = f.seq;
+-- name: count_by_error
+SELECT count(*) FROM tenure.failures
+WHERE error = :error AND seq >= :from_seq AND seq < :before_seq;
+-- Each part has an index of its own.
+-- name: find_by_state
+SELECT j.created_at, j.seq, j.id FROM (
+        SELECT seq FROM (
+            SELECT seq FROM tenure.leases
+            WHERE queue = ANY (:queues::integer[]) AND 3 = ANY (:codes::smallint[])
+            UNION ALL
+            SELECT seq FROM tenure.timed
+            WHERE queue = ANY (:queues::integer[]) AND state = ANY (:codes::smallint[])
+            UNION ALL
+            SELECT seq FROM tenure.ready WHERE :ready AND lane = ANY (:lanes::integer[])
+            UNION ALL
+            SELECT seq FROM tenure.ready_of_queues
+            WHERE :ready AND :lanes::integer[] IS NULL AND queue = :queue
+            UNION ALL
+            SELECT seq FROM tenure.ready
+            WHERE :ready AND :lanes::integer[] IS NULL AND :queue::integer IS NULL) x
+        WHERE seq < :before_seq ORDER BY seq DESC LIMIT :most) f
+    CROSS JOIN tenure.listed j ON j.seq = f.seq
+WHERE {of_job} AND {finished}
+LIMIT :limit;
+
 -- Why a job does not run
 
 -- name: why_limits
@@ -137,12 +209,13 @@ SELECT tenant, grp, concurrency, rate, per_ms, weight, paused FROM tenure.limits
 WHERE queue = :queue AND tenant IN ('', '=*', :tenant) AND grp IN ('', '=*', :grp);
 -- name: why_books
 SELECT j.seq, j.state, j.lane_id, t.id, q.id, q.tokens, q.tokens_at, q.served, q.leased, t.leased
-FROM tenure.whole_jobs j CROSS JOIN tenure.tenants t CROSS JOIN tenure.queues q
-WHERE j.id = ? AND t.id = j.tenant_id AND q.id = t.queue;
+FROM tenure.whole_jobs j CROSS JOIN tenure.tenants t ON t.id = j.tenant_id
+    CROSS JOIN tenure.queues q ON q.id = t.queue
+WHERE j.id = ?;
 -- name: why_parents
 SELECT j.id, j.queue, j.tenant, j.state, count(*) OVER ()
-FROM tenure.deps d CROSS JOIN tenure.whole_jobs j
-WHERE d.child = :seq AND j.seq = d.parent ORDER BY j.id LIMIT :most;
+FROM tenure.deps d CROSS JOIN tenure.whole_jobs j ON j.seq = d.parent
+WHERE d.child = :seq ORDER BY j.id LIMIT :most;
 -- What a claim would sweep.
 -- name: why_swept
 SELECT j.lane_id, j.state, j.priority, j.seq, j.attempts, j.max_attempts, j.expires_at
@@ -158,13 +231,13 @@ FROM (
     SELECT * FROM (
         SELECT seq FROM tenure.expiring WHERE queue = :queue AND expires_at <= :until
         ORDER BY expires_at, seq LIMIT :most) z
-    ) f CROSS JOIN tenure.whole_jobs j WHERE j.seq = f.seq;
+    ) f CROSS JOIN tenure.whole_jobs j ON j.seq = f.seq;
 -- name: why_holders
 SELECT j.id, j.tenant FROM (
         SELECT seq, at FROM tenure.leases WHERE queue = :queue AND at > :until
         ORDER BY at, seq LIMIT :most) f
-    CROSS JOIN tenure.whole_jobs j
-WHERE j.seq = f.seq AND (:tenant::text IS NULL OR j.tenant = :tenant)
+    CROSS JOIN tenure.whole_jobs j ON j.seq = f.seq
+WHERE (:tenant::text IS NULL OR j.tenant = :tenant)
     AND (:grp::text IS NULL OR j.grp = :grp)
 ORDER BY f.at, f.seq;
 -- name: why_ahead

@@ -223,6 +223,15 @@ SELECT j.seq, j.id, q.queue, ifnull(s.state, 2) AS state, j.priority,
 FROM tenure_jobs j CROSS JOIN tenure_lanes l ON l.id = j.lane
     CROSS JOIN tenure_tenants t ON t.id = l.tenant CROSS JOIN tenure_queues q ON q.id = t.queue
     LEFT JOIN tenure_states s ON s.seq = j.seq;
+CREATE VIEW tenure_listed AS
+SELECT j.seq, j.id, j.lane, j.kind, j.created_at, ifnull(s.state, 2) AS state,
+    ifnull(s.worker, '') AS worker, s.at
+FROM tenure_jobs j LEFT JOIN tenure_states s ON s.seq = j.seq;
+CREATE VIEW tenure_failures AS SELECT * FROM tenure_states WHERE error IS NOT NULL;
+CREATE VIEW tenure_ready_of_queues AS
+SELECT t.queue, r.seq FROM tenure_tenants t CROSS JOIN tenure_lanes l ON l.tenant = t.id
+    CROSS JOIN tenure_ready r ON r.lane = l.id
+WHERE t.ready > 0 AND l.ready > 0;
 CREATE VIEW tenure_leases AS
 SELECT seq, queue, at FROM tenure_states INDEXED BY tenure_states_leased WHERE state = 3;
 CREATE VIEW tenure_timed AS -- those that are neither ready nor leased
@@ -735,102 +744,22 @@ WHERE :tenant IS NULL AND :grp IS NULL AND t.queue = :queue
 LIMIT :limit;
 -- name: lane_counts
 SELECT {sums} FROM tenure_lanes WHERE id IN (SELECT value FROM json_each(?));
--- The conditions of lists.
--- fragment: of_owner
-(:grp IS NULL OR (SELECT grp FROM tenure_lanes WHERE id = j.lane) = :grp)
-    AND (:tenant IS NULL OR :tenant = (SELECT t.tenant FROM tenure_lanes l
-        JOIN tenure_tenants t ON t.id = l.tenant WHERE l.id = j.lane))
--- fragment: of_job
-(:lanes IS NULL OR j.lane IN (SELECT value FROM json_each(:lanes)))
-    AND (:kind IS NULL OR j.kind = :kind)
-    AND j.created_at >= :created_after AND j.created_at < :created_before
--- fragment: finished
-(:finished_after IS NULL OR (s.state > 3 AND s.at >= :finished_after))
-    AND (:finished_before IS NULL OR (s.state > 3 AND s.at < :finished_before))
--- fragment: of_state
-{of_job}
-    AND (:states IS NULL OR ifnull(s.state, 2) IN (SELECT value FROM json_each(:states)))
-    AND (:worker IS NULL OR ifnull(s.worker, '') = :worker)
-    AND {finished}
-    AND {of_owner}
-    AND (:queue IS NULL OR :lanes IS NOT NULL OR :queue = (SELECT t.queue FROM tenure_lanes l
-        JOIN tenure_tenants t ON t.id = l.tenant WHERE l.id = j.lane))
--- In the next ones, the rows come in the order of the subquery. With an ORDER BY they would all be
--- read first. A condition on a job's lane comes first, since it is the cheapest.
 -- name: find_by_end
 SELECT f.at, f.seq, j.id FROM (
-        SELECT at, seq FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue = :queue AND state = :state AND state <> 2 AND state <> 3
+        SELECT at, seq FROM tenure_timed WHERE queue = :queue AND state = :state
             AND at >= :from_at AND at <= :before_at AND (at, seq) < (:before_at, :before_seq)
         ORDER BY at DESC, seq DESC LIMIT :most) f
-    CROSS JOIN tenure_jobs j ON j.seq = f.seq
+    CROSS JOIN tenure_listed j ON j.seq = f.seq
 WHERE {of_job}
-    AND (:worker IS NULL OR (SELECT worker FROM tenure_states WHERE seq = f.seq) = :worker)
-    AND {of_owner}
 LIMIT :limit;
 -- name: floor_by_end
-SELECT at, seq FROM tenure_states INDEXED BY tenure_states_at
-WHERE queue = :queue AND state = :state AND state <> 2 AND state <> 3
+SELECT at, seq FROM tenure_timed WHERE queue = :queue AND state = :state
     AND at >= :from_at AND at <= :before_at AND (at, seq) < (:before_at, :before_seq)
 ORDER BY at DESC, seq DESC LIMIT 1 OFFSET :skip;
 -- name: count_by_end
-SELECT count(*) FROM tenure_states INDEXED BY tenure_states_at
-WHERE queue = :queue AND state = :state AND state <> 2 AND state <> 3
+SELECT count(*) FROM tenure_timed WHERE queue = :queue AND state = :state
     AND at >= max(:from_at, :floor_at) AND at <= :before_at
     AND (at, seq) < (:before_at, :before_seq) AND (at, seq) >= (:floor_at, :floor_seq);
--- name: find_by_seq
-SELECT j.created_at, j.seq, j.id FROM (
-        SELECT seq, id, lane, kind, created_at FROM tenure_jobs NOT INDEXED
-        WHERE seq >= :from_seq AND seq < :before_seq ORDER BY seq DESC LIMIT :most) j
-    LEFT JOIN tenure_states s ON s.seq = j.seq
-WHERE {of_state}
-LIMIT :limit;
--- name: find_by_error
-SELECT j.created_at, j.seq, j.id FROM (
-        SELECT seq FROM tenure_states INDEXED BY tenure_states_error
-        WHERE error = :error AND seq < :before_seq ORDER BY seq DESC LIMIT :most) f
-    CROSS JOIN tenure_jobs j ON j.seq = f.seq CROSS JOIN tenure_states s ON s.seq = f.seq
-WHERE {of_state}
-LIMIT :limit;
--- name: floor_by_error
-SELECT j.seq, j.created_at FROM (
-        SELECT seq FROM tenure_states INDEXED BY tenure_states_error
-        WHERE error = :error AND seq < :before_seq ORDER BY seq DESC LIMIT 1 OFFSET :skip) f
-    CROSS JOIN tenure_jobs j ON j.seq = f.seq;
--- name: count_by_error
-SELECT count(*) FROM tenure_states INDEXED BY tenure_states_error
-WHERE error = :error AND seq >= :from_seq AND seq < :before_seq;
--- name: floor_by_seq
-SELECT seq, created_at FROM tenure_jobs NOT INDEXED
-WHERE seq >= :from_seq AND seq < :before_seq ORDER BY seq DESC LIMIT 1 OFFSET :skip;
--- name: count_by_seq
-SELECT count(*) FROM tenure_jobs NOT INDEXED WHERE seq >= :from_seq AND seq < :before_seq;
--- name: find_by_state
-SELECT j.created_at, j.seq, j.id FROM (
-        SELECT seq FROM (
-            SELECT seq FROM tenure_states INDEXED BY tenure_states_leased
-            WHERE queue IN (SELECT value FROM json_each(:queues)) AND state = 3
-                AND 3 IN (SELECT value FROM json_each(:codes))
-            UNION ALL
-            SELECT seq FROM tenure_states INDEXED BY tenure_states_at
-            WHERE queue IN (SELECT value FROM json_each(:queues)) AND state <> 2 AND state <> 3
-                AND state IN (SELECT value FROM json_each(:codes))
-            UNION ALL
-            SELECT r.seq FROM json_each(:lanes) e CROSS JOIN tenure_ready r ON r.lane = e.value
-            WHERE :ready
-            UNION ALL
-            SELECT r.seq FROM tenure_tenants t CROSS JOIN tenure_lanes l ON l.tenant = t.id
-                CROSS JOIN tenure_ready r ON r.lane = l.id
-            WHERE :ready AND :lanes IS NULL AND t.queue = :queue AND t.ready > 0 AND l.ready > 0
-            UNION ALL
-            SELECT seq FROM tenure_ready WHERE :ready AND :lanes IS NULL AND :queue IS NULL)
-        WHERE seq < :before_seq ORDER BY seq DESC LIMIT -1) f
-    CROSS JOIN tenure_jobs j ON j.seq = f.seq LEFT JOIN tenure_states s ON s.seq = j.seq
-WHERE {of_job}
-    AND (:worker IS NULL OR ifnull(s.worker, '') = :worker)
-    AND {finished}
-    AND {of_owner}
-LIMIT :limit;
 -- name: next_due
 SELECT min(due) FROM (
     SELECT (SELECT min(at) FROM tenure_states INDEXED BY tenure_states_leased

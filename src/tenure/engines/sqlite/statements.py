@@ -21,7 +21,7 @@ def _for_sqlite(text: str) -> str:
     each = r"(SELECT value AS \3 FROM json_each(\1)) \2"
     text = re.sub(r"unnest\((\?|:\w+)::\w+\[\]\) (\w+) \((\w+)\)", each, text)
     text = re.sub(r"= ANY \((\?|:\w+)::\w+\[\]\)", r"IN (SELECT value FROM json_each(\1))", text)
-    return re.sub(r"::\w+", "", text).replace(" tenure.", " tenure_")
+    return re.sub(r"::\w+(\[\])?", "", text).replace(" tenure.", " tenure_")
 
 
 SQL: dict[str, str] = named(_for_sqlite(SHARED) + _STATEMENTS)
