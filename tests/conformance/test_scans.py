@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tenure import Queue, State
-from tenure.engines.sql import lists
+from tenure.engines.sql import job_lists
 from tenure.model import queries
 from tenure.model.queries import Filter, FindIds, ListJobs
 from tenure.queue import store_of
@@ -79,7 +79,7 @@ def test_pages_of_any_size_add_up_to_the_whole(
 def test_a_filter_that_too_many_lanes_match_is_applied_to_each_job(
     filled: Queue, monkeypatch: pytest.MonkeyPatch, where: Filter, way: str
 ) -> None:
-    monkeypatch.setattr(lists, "_MANY_LANES", 0)
+    monkeypatch.setattr(job_lists, "_MANY_LANES", 0)
     if way != "all":
         filled.fail_many(filled.claim("q", limit=100), ValueError("boom"), fatal=True)
     page = filled.jobs(

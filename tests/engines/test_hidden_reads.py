@@ -10,7 +10,7 @@ import pytest
 
 import tenure
 from tenure import JobNotFound
-from tenure.engines.sql import lists, reads
+from tenure.engines.sql import job_lists, reads
 from tenure.engines.sqlite.db import Db
 from tenure.features.why.data import Explain
 from tenure.model import queries
@@ -27,7 +27,7 @@ def test_a_job_that_must_not_be_seen_is_not_read(
     with tenure.connect(f"sqlite:///{tmp_path}/jobs.db") as queue:
         queue.enqueue("q", "x" * 100_000, id="a", tenant="other")
         monkeypatch.setattr(reads, "job_of", fail)
-        monkeypatch.setattr(lists, "job_of", fail)
+        monkeypatch.setattr(job_lists, "job_of", fail)
         acme = Grant(tenants=("acme",))
         for query in (
             queries.GetJob("a", grant=acme),

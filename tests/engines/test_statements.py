@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tenure.engines import sql
-from tenure.engines.postgres.statements import FILES, statements
+from tenure.engines.postgres.postgres_statements import FILES, statements
 from tenure.engines.sql.statements import SHARED, parts
-from tenure.engines.sqlite.statements import SQL
+from tenure.engines.sqlite.sqlite_statements import SQL
 
 ENGINES = Path(sql.__file__).parents[1]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from tenure.engines import Engine
-from tenure.engines.foundationdb.once import claims_come_last
+from tenure.engines.foundationdb.keyed_calls import claims_come_last
 from tenure.engines.memory import MemoryEngine, Record
 from tenure.model import ops, queries, states
 from tenure.model.job import Job, State

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from psycopg.rows import tuple_row
 
-from tenure.engines.postgres.db import Db, array
+from tenure.engines.postgres.session import Db, array
 
 _NOT_EXPLAINED = ("begin_reading", "read_settings", "commit")
 

@@ -8,7 +8,7 @@ from typing import Any
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.indexes import Indexes
 from tenure.engines.foundationdb.keys import Keys
-from tenure.engines.foundationdb.limits import Rules
+from tenure.engines.foundationdb.lease_limits import Rules
 from tenure.engines.foundationdb.record import (
     Record,
     claimed,

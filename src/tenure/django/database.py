@@ -11,7 +11,7 @@ from urllib.parse import quote
 from django.db import connections
 
 from tenure.engines.sqlite.file import version_of
-from tenure.engines.sqlite.statements import SCHEMA
+from tenure.engines.sqlite.sqlite_statements import SCHEMA
 
 
 class SharedDatabase:

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from tenure.engines.foundationdb import claim as claims
+from tenure.engines.foundationdb import keyed_calls
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb import once
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.errors import Busy, StoreError
 from tenure.model import ops
@@ -152,7 +152,7 @@ def test_a_store_that_fails_after_the_claims_does_not_say_that_nothing_was_chang
         raise Busy("nothing was changed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(once, "won_by", away)
+        patch.setattr(keyed_calls, "won_by", away)
         (answer,) = engine.apply([op])
     assert isinstance(answer, StoreError)
     assert "same key" in str(answer)

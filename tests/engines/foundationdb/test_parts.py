@@ -13,7 +13,7 @@ import pytest
 from tenure.core.enqueue import enqueue
 from tenure.engines.foundationdb import claim as claims
 from tenure.engines.foundationdb import engine as engines
-from tenure.engines.foundationdb import once
+from tenure.engines.foundationdb import keyed_calls
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.engines.foundationdb.transact import TooLarge
 from tenure.engines.foundationdb.transaction import Transaction
@@ -318,7 +318,7 @@ def test_a_claim_that_cannot_be_read_back_does_not_say_that_nothing_was_changed(
         raise Busy("nothing was changed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(once, "won_by", away)
+        patch.setattr(keyed_calls, "won_by", away)
         with pytest.raises(StoreError, match="their leases will expire"):
             engine.apply([ops.Claim(("q",), "w", 1000)])
     assert engine.apply([ops.Claim(("q",), "w", 1000)]) == [ops.Leased([])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenure.engines.foundationdb.limits import Rules
+from tenure.engines.foundationdb.lease_limits import Rules
 from tenure.model.ops import Limit
 
 

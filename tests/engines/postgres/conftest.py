@@ -10,8 +10,8 @@ import pytest
 
 import tenure
 from tenure.clock import SystemClock
-from tenure.engines.postgres.db import Db
 from tenure.engines.postgres.engine import PostgresEngine
+from tenure.engines.postgres.session import Db
 from tests.support import audit_postgres, postgres
 
 

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 import tenure
-from tenure.engines.postgres.db import Db
 from tenure.engines.postgres.engine import PostgresEngine
+from tenure.engines.postgres.session import Db
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tests.crash.watched import PATIENCE, start, until

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 import tenure
-from tenure.engines.postgres.statements import statements
+from tenure.engines.postgres.postgres_statements import statements
 from tests.support import postgres
 
 HELD, CYCLES, BATCH = 300, 60, 100

@@ -12,9 +12,9 @@ import pytest
 
 import tenure
 from tenure.clock import SystemClock
-from tenure.engines.postgres.db import Db, Sent
 from tenure.engines.postgres.engine import PostgresEngine
-from tenure.engines.postgres.statements import statements
+from tenure.engines.postgres.postgres_statements import statements
+from tenure.engines.postgres.session import Db, Sent
 from tenure.model import ops, queries
 from tenure.queue import store_of
 from tests.crash.watched import PATIENCE, start, until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 
 import tenure
-from tenure.engines.postgres.statements import statements
+from tenure.engines.postgres.postgres_statements import statements
 from tests.support import postgres
 
 TENANTS = 10_000

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from tenure.engines.postgres.db import piped
+from tenure.engines.postgres.session import piped
 from tests.support import postgres
 
 

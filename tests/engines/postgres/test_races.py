@@ -11,7 +11,7 @@ import pytest
 import tenure
 from tenure.clock import SystemClock
 from tenure.engines.postgres.engine import PostgresEngine
-from tenure.engines.postgres.statements import statements
+from tenure.engines.postgres.postgres_statements import statements
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tests.crash.watched import PATIENCE, start, until

@@ -20,10 +20,10 @@ from tenure import InvalidInput, NewJob
 from tenure.clock import SystemClock
 from tenure.engines.postgres import engine as engine_module
 from tenure.engines.postgres.commit_attempt import run
-from tenure.engines.postgres.db import array
 from tenure.engines.postgres.engine import PostgresEngine
+from tenure.engines.postgres.postgres_statements import statements
 from tenure.engines.postgres.server import address_of, exists, upgrade, upgrade_sql
-from tenure.engines.postgres.statements import statements
+from tenure.engines.postgres.session import array
 from tenure.model import ops, queries
 from tenure.model.fields import MAX_WEIGHT
 from tenure.model.job import NULL, JobSpec, new_ids

@@ -24,9 +24,9 @@ from click.testing import CliRunner
 import tenure
 from tenure.cli import main
 from tenure.clock import SystemClock
-from tenure.engines.postgres.db import Db, Sent
 from tenure.engines.postgres.engine import PostgresEngine
-from tenure.engines.postgres.statements import statements
+from tenure.engines.postgres.postgres_statements import statements
+from tenure.engines.postgres.session import Db, Sent
 from tenure.model import ops, queries
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Answer, Op

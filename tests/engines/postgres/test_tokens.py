@@ -13,8 +13,8 @@ import pytest
 import tenure
 from tenure.engines.postgres import fast_paths
 from tenure.engines.postgres.claimed_places import Places
-from tenure.engines.postgres.db import Db
-from tenure.engines.postgres.statements import statements
+from tenure.engines.postgres.postgres_statements import statements
+from tenure.engines.postgres.session import Db
 from tenure.model import ops
 from tenure.model.job import new_ids
 from tests.support import postgres

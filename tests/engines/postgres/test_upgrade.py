@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 import tenure
+from tenure.engines.postgres.postgres_statements import statements
 from tenure.engines.postgres.server import exists, upgrade, upgrade_sql
-from tenure.engines.postgres.statements import statements
 from tests.support import audit_postgres, postgres
 
 NEWEST = max(statements("tenure").schema)

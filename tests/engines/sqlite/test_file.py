@@ -19,7 +19,7 @@ import pytest
 
 import tenure
 from tenure.engines.sqlite.file import exists, upgrade, upgrade_sql
-from tenure.engines.sqlite.statements import SCHEMA
+from tenure.engines.sqlite.sqlite_statements import SCHEMA
 from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.support.audit import audit

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tenure
 from tenure import NewJob
-from tenure.engines.sqlite.statements import SQL
+from tenure.engines.sqlite.sqlite_statements import SQL
 
 
 def steps(path: Path, first: str, last: str, limit: int = 50) -> int:

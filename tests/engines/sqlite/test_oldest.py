@@ -16,7 +16,7 @@ from tenure import Job, NewJob
 from tenure.engines.sqlite import oldest
 from tenure.engines.sqlite.db import Db
 from tenure.engines.sqlite.oldest import OldestReady
-from tenure.engines.sqlite.statements import SQL
+from tenure.engines.sqlite.sqlite_statements import SQL
 from tenure.testing import ManualClock
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import tenure
 from tenure import NewJob
-from tenure.engines.sqlite.statements import SQL
+from tenure.engines.sqlite.sqlite_statements import SQL
 
 INDEXES = {
     "tenure_states_leased": r"\(queue=\?",

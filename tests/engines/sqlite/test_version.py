@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tenure.engines.sqlite.file import OLDEST_SQLITE
-from tenure.engines.sqlite.statements import SCHEMA, SQL
+from tenure.engines.sqlite.sqlite_statements import SCHEMA, SQL
 
 # What came later, and when. https://sqlite.org/changes.html
 NEWER = {

@@ -23,12 +23,12 @@ from typing import Any
 
 import psycopg
 
-from tenure.engines.postgres import statements as postgres_statements
-from tenure.engines.postgres.db import Db as PostgresDb
-from tenure.engines.postgres.statements import statements
-from tenure.engines.sqlite import statements as sqlite_statements
+from tenure.engines.postgres import postgres_statements as postgres_statements
+from tenure.engines.postgres.postgres_statements import statements
+from tenure.engines.postgres.session import Db as PostgresDb
+from tenure.engines.sqlite import sqlite_statements as sqlite_statements
 from tenure.engines.sqlite.db import Db as SqliteDb
-from tenure.engines.sqlite.statements import SQL
+from tenure.engines.sqlite.sqlite_statements import SQL
 from tenure.errors import TenureError
 from tenure.features import parts
 from tenure.model import ops

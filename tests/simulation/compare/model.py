@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from tenure.clock import Clock
 from tenure.engines.foundationdb.claim import _MOST_JOBS as MOST_AT_ONCE
 from tenure.engines.foundationdb.engine import _claims_at_once
-from tenure.engines.foundationdb.once import before_claims, claims_come_last
+from tenure.engines.foundationdb.keyed_calls import before_claims, claims_come_last
 from tenure.engines.memory import MemoryEngine
 from tenure.model import ops
 from tenure.model.ops import Answer, Op

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tenure.engines.postgres.db import Db
+from tenure.engines.postgres.session import Db
 from tenure.model import ops
 from tests.simulation.compare.rigs import POSTGRES_PLACE
 from tests.support import postgres

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from tenure import connect
-from tenure.engines.postgres.statements import statements
-from tenure.engines.sqlite.statements import SCHEMA
+from tenure.engines.postgres.postgres_statements import statements
+from tenure.engines.sqlite.sqlite_statements import SCHEMA
 from tenure.model import queries
 from tenure.queue import store_of
 from tests.support import audit_postgres, postgres

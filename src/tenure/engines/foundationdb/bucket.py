@@ -12,8 +12,8 @@ import msgspec
 from tenure.core.limits import refilled
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.jumps import ask, last_jump
-from tenure.engines.foundationdb.pace import VERSIONS_PER_MS
 from tenure.engines.foundationdb.tx import Tx
+from tenure.engines.foundationdb.versions import VERSIONS_PER_MS
 from tenure.model.ops import Limit
 
 _decode = msgspec.msgpack.Decoder(tuple[int, int]).decode

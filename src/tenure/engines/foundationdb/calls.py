@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from tenure.engines.foundationdb import once
+from tenure.engines.foundationdb import keyed_calls
 from tenure.model import ops
 from tenure.model.job import Job
 from tenure.model.ops import Answer
@@ -16,7 +16,9 @@ class Keyed:
 
     def __init__(self, op: ops.Once) -> None:
         self.op = op
-        self.calls: list[Call] = [Call(claim, self, number) for number, claim in once.claims_of(op)]
+        self.calls: list[Call] = [
+            Call(claim, self, number) for number, claim in keyed_calls.claims_of(op)
+        ]
         self.stamps: set[bytes] = set()  # of the commits that included its claims
         self.answer: Answer | None = None
 

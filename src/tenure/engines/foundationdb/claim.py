@@ -26,8 +26,8 @@ from msgspec.structs import replace
 from tenure.core.claim import alike
 from tenure.core.moves import move, settle
 from tenure.core.upkeep import Swept, sweep
+from tenure.engines.foundationdb import keyed_calls
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb import once
 from tenure.engines.foundationdb.calls import Call, Keyed, apart, calls_of
 from tenure.engines.foundationdb.claimed_jobs import Mine
 from tenure.engines.foundationdb.due import Due
@@ -247,9 +247,9 @@ class Claims:
             wanted = plan.jobs_of(keyed)
             if wanted:
                 ids = [(call.number, [job.id for job in jobs]) for call, jobs in wanted]
-                once.want(tx, keyed.op, stored, ids)
+                keyed_calls.want(tx, keyed.op, stored, ids)
             elif plan.seen.everything and not keyed.jobs:
-                plan.answers[keyed] = once.finish(tx, keyed.op, stored, {})
+                plan.answers[keyed] = keyed_calls.finish(tx, keyed.op, stored, {})
         return plan
 
     def _settle(self, plan: Plan, stamp: bytes) -> tuple[set[str], dict[Keyed, Answer]]:
@@ -261,8 +261,8 @@ class Claims:
 
         def work(tx: Transaction) -> tuple[set[str], dict[Keyed, Answer]]:
             for keyed in plan.keyed:
-                once.ask(tx, keyed.op)
-            won = once.won_by(tx, ids, stamp)
+                keyed_calls.ask(tx, keyed.op)
+            won = keyed_calls.won_by(tx, ids, stamp)
             answers: dict[Keyed, Answer] = {}
             for keyed in plan.keyed if plan.seen.everything else ():
                 given = {call.number: list(call.jobs) for call in keyed.calls}
@@ -271,8 +271,8 @@ class Claims:
                     given[call.number] += [want.job(record) for want, record in mine]
                 all_won = all(job.id in won for _, jobs in plan.jobs_of(keyed) for job in jobs)
                 if all_won:
-                    stored = once.stored(tx, keyed.op)
-                    answers[keyed] = once.finish(tx, keyed.op, stored, given)
+                    stored = keyed_calls.stored(tx, keyed.op)
+                    answers[keyed] = keyed_calls.finish(tx, keyed.op, stored, given)
             return won, answers
 
         try:
@@ -285,7 +285,7 @@ class Claims:
     def _finish(self, keyed: Iterable[Keyed]) -> None:
         """Store the results of keyed calls that were begun, by this process or another."""
         for one in keyed:
-            one.answer, _ = self._transactor.run(partial(once.go_on, op=one.op))
+            one.answer, _ = self._transactor.run(partial(keyed_calls.go_on, op=one.op))
 
     def _adapt(self, lost: bool, wanted: bool) -> None:
         if lost:
@@ -341,17 +341,19 @@ def _look_for_due(tx: Transaction, calls: Sequence[Call], look: Look) -> dict[st
     return {queue: asked[queue].quiet_ms for queue, leases in look.items() if leases}
 
 
-def _read_keyed(tx: Transaction, calls: Iterable[Call], plan: Plan) -> dict[Keyed, once.Stored]:
+def _read_keyed(
+    tx: Transaction, calls: Iterable[Call], plan: Plan
+) -> dict[Keyed, keyed_calls.Stored]:
     """Read what is stored of keyed calls that may claim now."""
     keyed = dict.fromkeys(call.keyed for call in calls if call.keyed is not None)
     for one in keyed:
-        once.ask(tx, one.op)
+        keyed_calls.ask(tx, one.op)
     found = {}
     for one in keyed:
-        stored = once.stored(tx, one.op)
+        stored = keyed_calls.stored(tx, one.op)
         if stored.answer is not None:
             plan.answers[one] = stored.answer
-        elif once.is_of_others(one.op, stored):
+        elif keyed_calls.is_of_others(one.op, stored):
             plan.answers[one] = wire.key_reused(one.op.key)
         elif {wanted.stamp for wanted in stored.wanted} != one.stamps:
             plan.unfinished.append(one)

@@ -16,8 +16,8 @@ import msgspec
 
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.jumps import last_jump
-from tenure.engines.foundationdb.pace import VERSIONS_PER_MS
 from tenure.engines.foundationdb.tx import Tx
+from tenure.engines.foundationdb.versions import VERSIONS_PER_MS
 
 FRESH_MS = 5 * 60_000
 NOTE_MS = 10_000  # between two notes of one client

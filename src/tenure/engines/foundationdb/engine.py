@@ -16,7 +16,7 @@ from tenure.engines.foundationdb import (
     binding,
     claim,
     clocks,
-    once,
+    keyed_calls,
     reads,
     upkeep,
 )
@@ -154,9 +154,9 @@ class FoundationDbEngine:
         claims is done first, in a transaction of its own, so that claims never cause it to be
         retried."""
         first = batch[0]
-        if isinstance(first, ops.Once) and once.begins(first):
+        if isinstance(first, ops.Once) and keyed_calls.begins(first):
             begun: list[Answer] = []
-            self._serially([once.Begin(first)], begun)
+            self._serially([keyed_calls.Begin(first)], begun)
             if isinstance(begun[0], TenureError):
                 answers.append(begun[0])
                 batch = batch[1:]
@@ -283,7 +283,7 @@ def _again(handle: Any, db: Any, tr: Any, error: Any, left_s: float) -> Any:
 def _kind(op: Op) -> type[Op]:
     """The kind of batch: claims run together, and so does everything else except maintenance."""
     if isinstance(op, ops.Once):
-        return ops.Claim if once.claims_come_last(op) else Op
+        return ops.Claim if keyed_calls.claims_come_last(op) else Op
     return type(op) if isinstance(op, _APART) else Op
 
 
@@ -295,7 +295,7 @@ def _claims_at_once(run: Iterable[Op]) -> Iterator[list[ops.Claim | ops.Once]]:
     for op in run:
         assert isinstance(op, ops.Claim | ops.Once)
         if isinstance(op, ops.Once):
-            if part and (op.key in keys or once.begins(op)):
+            if part and (op.key in keys or keyed_calls.begins(op)):
                 yield part
                 part, keys = [], set()
             keys.add(op.key)
@@ -362,10 +362,10 @@ def _prefetch(tx: Transaction, batch: Sequence[Op]) -> None:
                 ending.append(op.id)
         elif isinstance(op, ops.JobsOp):
             needed += op.ids
-        elif isinstance(op, ops.Once | once.Begin):
+        elif isinstance(op, ops.Once | keyed_calls.Begin):
             call = op if isinstance(op, ops.Once) else op.once
-            once.ask(tx, call)
-            _prefetch(tx, once.before_claims(call))
+            keyed_calls.ask(tx, call)
+            _prefetch(tx, keyed_calls.before_claims(call))
     tx.ask_children(ending)
     tx.load(needed)
     if ending and len(tx.store.rules) <= _FEW_QUEUES:
@@ -373,8 +373,8 @@ def _prefetch(tx: Transaction, batch: Sequence[Op]) -> None:
             tx.ask_rules(queue)  # most likely, these jobs are of one of them
 
 
-def _begin(tx: Transaction, batch: Sequence[once.Begin]) -> list[Answer]:
-    return [once.begin(tx, op, partial(_operate, tx)) for op in batch]
+def _begin(tx: Transaction, batch: Sequence[keyed_calls.Begin]) -> list[Answer]:
+    return [keyed_calls.begin(tx, op, partial(_operate, tx)) for op in batch]
 
 
 def _claim_serially(tx: Transaction, batch: Sequence[ops.Claim]) -> list[Answer]:
@@ -393,5 +393,5 @@ _OWN: dict[type[Op], Operation] = {
     ops.Maintain: _maintain_within,
     ops.Reconcile: upkeep.reconcile,
     ops.ReconcileSlots: upkeep.reconcile_slots,
-    once.Begin: _begin,
+    keyed_calls.Begin: _begin,
 }

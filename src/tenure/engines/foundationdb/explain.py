@@ -14,7 +14,7 @@ from tenure.core.limits import EVERYTHING, TenantGroup
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.bucket import Bucket
 from tenure.engines.foundationdb.due import due, is_over
-from tenure.engines.foundationdb.limits import Rules
+from tenure.engines.foundationdb.lease_limits import Rules
 from tenure.engines.foundationdb.record import Held, Record
 from tenure.engines.foundationdb.side_records import list_records
 from tenure.engines.foundationdb.tx import Tx

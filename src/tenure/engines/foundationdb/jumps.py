@@ -37,8 +37,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb.pace import VERSIONS_PER_MS, Watched
 from tenure.engines.foundationdb.tx import Tx
+from tenure.engines.foundationdb.versions import VERSIONS_PER_MS, Watched
 
 _NOTE_VERSIONS = 10_000 * VERSIONS_PER_MS
 _CLOCKS_MS = 30_000  # by which versions and the clocks of two processes must differ

@@ -13,7 +13,7 @@ from tenure.core.limits import EVERYTHING, TenantGroup
 from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.bucket import Bucket
 from tenure.engines.foundationdb.keys import RING
-from tenure.engines.foundationdb.limits import Rules
+from tenure.engines.foundationdb.lease_limits import Rules
 from tenure.engines.foundationdb.parking import Idle
 from tenure.engines.foundationdb.tuple_layer import after_ints, last_str
 from tenure.engines.foundationdb.tx import Tx

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from tenure.engines.foundationdb import exporting, job_scans, side_records
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb import lists, side_records, transfer
 from tenure.engines.foundationdb.bucket import Bucket
 from tenure.engines.foundationdb.clocks import now_of
 from tenure.engines.foundationdb.due import lease_is_over_at
@@ -67,7 +67,7 @@ def _explain(tx: Tx, query: Explain) -> Any:
 
 def get_jobs(tx: Tx, query: queries.GetJobs) -> Found:
     there = _seen(tx, query.ids, query.grant)
-    return queries.page_of(query, lists.read_jobs(tx, there))
+    return queries.page_of(query, job_scans.read_jobs(tx, there))
 
 
 def next_due(tx: Tx, query: queries.NextDue) -> Found:
@@ -373,16 +373,16 @@ _QUERIES: dict[type[Query], Callable[[Tx, Any], Found]] = {
     queries.GetJob: get_job,
     queries.GetJobs: get_jobs,
     Explain: _explain,
-    queries.ListJobs: lists.list_jobs,
-    queries.ListSummaries: lists.list_summaries,
-    queries.FindIds: lists.find_ids,
+    queries.ListJobs: job_scans.list_jobs,
+    queries.ListSummaries: job_scans.list_summaries,
+    queries.FindIds: job_scans.find_ids,
     queries.FindByPrefix: find_by_prefix,
     queries.FindByKey: find_by_key,
     queries.ListRelated: list_related,
     queries.NextDue: next_due,
     queries.OldestReady: oldest_ready,
     queries.LongestWaits: longest_waits,
-    queries.Export: transfer.export,
+    queries.Export: exporting.export,
     queries.GetStats: get_stats,
     queries.ListTenants: list_tenants,
     queries.ListGroups: list_groups,

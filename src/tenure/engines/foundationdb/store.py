@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from tenure.clock import Clock
 from tenure.engines.foundationdb.claimed_jobs import ClaimedJobs
 from tenure.engines.foundationdb.keys import Keys
-from tenure.engines.foundationdb.limits import Rules
+from tenure.engines.foundationdb.lease_limits import Rules
 from tenure.engines.foundationdb.near import Scatter
-from tenure.engines.foundationdb.pace import VERSIONS_PER_MS, Jumped, Pace
+from tenure.engines.foundationdb.versions import VERSIONS_PER_MS, Jumped, Pace
 from tenure.settings import Settings
 
 NTP_GRACE_MS = 60_000  # for two machines whose clocks are off by up to 30 s each

@@ -18,7 +18,7 @@ from tenure.engines.foundationdb import (
     due,
     jobs,
     jumps,
-    once,
+    keyed_calls,
     parking,
     side_records,
 )
@@ -273,10 +273,10 @@ class Transaction(Tx):
         return known
 
     def answers_of(self, key: str) -> bytes | None:
-        return once.answers_of(self, key)
+        return keyed_calls.answers_of(self, key)
 
     def put_answers(self, key: str, answers: bytes) -> None:
-        once.put_answers(self, key, answers)
+        keyed_calls.put_answers(self, key, answers)
 
     def read_jobs(self, ids: Sequence[str]) -> Mapping[str, Job]:
         return jobs.read_jobs(self, ids)

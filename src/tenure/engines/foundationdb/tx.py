@@ -18,7 +18,7 @@ from tenure.engines.foundationdb import keys as k
 from tenure.engines.foundationdb.claimed_jobs import Mine, runs_of
 from tenure.engines.foundationdb.indexes import Indexes
 from tenure.engines.foundationdb.keys import Seq
-from tenure.engines.foundationdb.limits import Rules
+from tenure.engines.foundationdb.lease_limits import Rules
 from tenure.engines.foundationdb.near import Near
 from tenure.engines.foundationdb.record import (
     Body,

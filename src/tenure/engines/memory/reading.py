@@ -9,7 +9,7 @@ from heapq import nsmallest
 from typing import Any
 
 from tenure.engines.memory.memory_store import Record, handles, is_outside
-from tenure.engines.memory.searching import Lists
+from tenure.engines.memory.paging import Lists
 from tenure.errors import (
     InvalidInput,
     JobNotFound,

@@ -19,7 +19,7 @@ from tenure.core.claim import alike, pick, room_of
 from tenure.core.limits import refilled
 from tenure.core.moves import move, settle
 from tenure.core.upkeep import Swept, sweep
-from tenure.engines.postgres.db import Sent
+from tenure.engines.postgres.session import Sent
 from tenure.engines.postgres.transaction import Transaction
 from tenure.engines.sql.rows import CODES, leased_job
 from tenure.model import ops, states

@@ -11,12 +11,12 @@ from psycopg.pq import TransactionStatus
 
 from tenure.core import features
 from tenure.core.fencing import Fence
-from tenure.engines.postgres import ack, claim, fast_paths, slots, upkeep
+from tenure.engines.postgres import claim, fast_paths, plain_acks, slot_changes, upkeep
 from tenure.engines.postgres.claimed_places import Places
-from tenure.engines.postgres.db import Db, piped
-from tenure.engines.postgres.fencing import hold
+from tenure.engines.postgres.fence_locks import hold
 from tenure.engines.postgres.locks import lock
 from tenure.engines.postgres.server import Connection
+from tenure.engines.postgres.session import Db, piped
 from tenure.engines.postgres.transaction import Transaction
 from tenure.features.operate import Operations, operate
 from tenure.model import ops
@@ -26,10 +26,10 @@ from tenure.settings import Settings
 # Operations that the core does not have, or that are one statement here.
 _OWN: Operations = {
     ops.Claim: claim.claim,
-    ops.Ack: ack.ack,
-    ops.TakeSlot: slots.change_slot,
-    ops.DropSlot: slots.change_slot,
-    ops.ReconcileSlots: slots.reconcile_slots,
+    ops.Ack: plain_acks.ack,
+    ops.TakeSlot: slot_changes.change_slot,
+    ops.DropSlot: slot_changes.change_slot,
+    ops.ReconcileSlots: slot_changes.reconcile_slots,
     ops.Maintain: upkeep.maintain,
     ops.Reconcile: upkeep.reconcile,
 }

@@ -18,14 +18,14 @@ from tenure.core.grants import Named
 from tenure.engines.postgres import server
 from tenure.engines.postgres.claimed_places import Places
 from tenure.engines.postgres.commit_attempt import LOST_RACES, Attempt, run
-from tenure.engines.postgres.db import Db, piped
-from tenure.engines.postgres.fencing import hold
+from tenure.engines.postgres.fence_locks import hold
 from tenure.engines.postgres.listen import Listener
 from tenure.engines.postgres.locks import jobs_of
 from tenure.engines.postgres.notify import Teller
 from tenure.engines.postgres.pool import Pool
 from tenure.engines.postgres.reads import Snapshot
 from tenure.engines.postgres.server import Connection
+from tenure.engines.postgres.session import Db, piped
 from tenure.engines.postgres.unfolded import Unfolded
 from tenure.engines.sql.reads import read
 from tenure.errors import Busy, InvalidInput, OutcomeUnknown, TenureError

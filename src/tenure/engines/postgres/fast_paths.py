@@ -19,9 +19,9 @@ from psycopg.rows import TupleRow
 
 from tenure.core.enqueue import needs_no_lookup
 from tenure.core.leases import OK
-from tenure.engines.postgres import ack, insert
+from tenure.engines.postgres import insert, plain_acks
 from tenure.engines.postgres.claimed_places import Places
-from tenure.engines.postgres.db import Db
+from tenure.engines.postgres.session import Db
 from tenure.engines.sql.rows import CODES, STATES, job_of, leased_job
 from tenure.errors import JobNotFound, LeaseLost
 from tenure.model import ops, states
@@ -65,7 +65,7 @@ def _enqueue(
 def _ack(
     db: Db, mark: str, batch: Sequence[ops.Ack], given: int | None, places: Places
 ) -> list[Answer] | None:
-    _, columns = ack.columns_of(batch, places)
+    _, columns = plain_acks.columns_of(batch, places)
     try:
         done = db.value("ack_alone", mark, given, *columns)
     except psycopg.Error as error:
@@ -123,7 +123,7 @@ def _split(batch: Sequence[Op]) -> tuple[list[ops.Ack], list[ops.Claim]]:
 
 def _both_fit(batch: Sequence[Op]) -> bool:
     acks, claims = _split(batch)
-    return ack.is_plain(acks) and _claim_fits(claims)
+    return plain_acks.is_plain(acks) and _claim_fits(claims)
 
 
 # path: acks and a claim in one statement
@@ -133,7 +133,7 @@ def _ack_and_claim(
     """If a lease was lost, the claim may change the state that the ack must report: such a batch is
     rejected."""
     acks, claims = _split(batch)
-    _, columns = ack.columns_of(acks, places)
+    _, columns = plain_acks.columns_of(acks, places)
     try:
         rows = db.all("ack_and_claim", mark, given, *columns, *_calls_of(claims), _CLAIMED.attempts)
     except psycopg.Error as error:
@@ -199,7 +199,7 @@ _RECOVERIES: dict[type[Op], Callable[[Db, str, Any], list[Answer]]] = {
 }
 _WAYS: dict[tuple[type[Op], ...], tuple[Callable[[Any], bool], Way]] = {
     (ops.Enqueue,): (_enqueue_fits, _enqueue),
-    (ops.Ack,): (ack.is_plain, _ack),
+    (ops.Ack,): (plain_acks.is_plain, _ack),
     (ops.Claim,): (_claim_fits, _claim),
     (ops.Ack, ops.Claim): (_both_fit, _ack_and_claim),
 }

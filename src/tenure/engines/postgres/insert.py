@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import astuple
 
-from tenure.engines.postgres.db import Db
+from tenure.engines.postgres.session import Db
 from tenure.engines.sql.rows import (
     LEASED,
     at_of,

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import psycopg
 
-from tenure.engines.postgres.db import Db
 from tenure.engines.postgres.server import Address, Connection, connect
+from tenure.engines.postgres.session import Db
 
 Wake = Callable[[], None]
 PAUSE_SECONDS = 0.5  # before reconnecting to a server that is away

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tenure.engines.postgres.db import Db
-from tenure.engines.sql.lists import FoundRow
+from tenure.engines.postgres.session import Db
+from tenure.engines.sql.job_lists import FoundRow
 from tenure.engines.sql.snapshot import Row
 from tenure.model import queries
 

@@ -11,8 +11,8 @@ from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.sql import Identifier
 
-from tenure.engines.postgres.db import Db
-from tenure.engines.postgres.statements import Statements, statements
+from tenure.engines.postgres.postgres_statements import Statements, statements
+from tenure.engines.postgres.session import Db
 from tenure.errors import (
     Busy,
     InvalidInput,

@@ -15,8 +15,8 @@ import msgspec
 
 from tenure.core.transaction import Edit, Existing, Owner, Scope, UniqueKey
 from tenure.engines.postgres import insert
-from tenure.engines.postgres.db import Db
-from tenure.engines.sql.limits import mark
+from tenure.engines.postgres.session import Db
+from tenure.engines.sql.limit_names import mark
 from tenure.engines.sql.rows import LEASED, READY, STATES, job_of, result_text
 from tenure.engines.sql.rows import Row as PlainRow
 from tenure.model import states

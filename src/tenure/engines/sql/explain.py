@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tenure.core.claim import UNLIMITED, serve
 from tenure.core.limits import EVERYTHING, Rules, TenantGroup, refilled
-from tenure.engines.sql.limits import mark, unmark
+from tenure.engines.sql.limit_names import mark, unmark
 from tenure.engines.sql.rows import READY, STATES
 from tenure.engines.sql.snapshot import StoreSnapshot
 from tenure.features.why import data as why

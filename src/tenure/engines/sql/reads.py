@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tenure.engines.sql import lists
+from tenure.engines.sql import job_lists
 from tenure.engines.sql.explain import SqlFacts
-from tenure.engines.sql.limits import unmark
-from tenure.engines.sql.lists import ListSnapshot
+from tenure.engines.sql.job_lists import ListSnapshot
+from tenure.engines.sql.limit_names import unmark
 from tenure.engines.sql.rows import WAITING, entry_of, job_of
 from tenure.engines.sql.snapshot import Row
 from tenure.errors import InvalidInput, JobNotFound, QueueNotFound
@@ -78,7 +78,7 @@ def _seqs_of(snapshot: Snapshot, ids: Sequence[str], grant: ops.Grant | None) ->
 def _get_jobs(snapshot: Snapshot, query: queries.GetJobs) -> Found:
     seqs = _seqs_of(snapshot, query.ids, query.grant)
     there = [seqs[id] for id in query.ids if id in seqs]
-    return queries.page_of(query, lists.read_jobs(snapshot, there))
+    return queries.page_of(query, job_lists.read_jobs(snapshot, there))
 
 
 def _explain(snapshot: Snapshot, query: Explain) -> Any:
@@ -122,8 +122,8 @@ def _list_related(snapshot: Snapshot, query: queries.ListRelated) -> Found:
     before = [seq for (seq,) in snapshot.db.named("dependents", params)]
     return queries.related_of(
         query,
-        lists.read_summaries(snapshot, [seqs[id] for id in ids if id in seqs]),
-        lists.read_summaries(snapshot, before),
+        job_lists.read_summaries(snapshot, [seqs[id] for id in ids if id in seqs]),
+        job_lists.read_summaries(snapshot, before),
     )
 
 
@@ -280,9 +280,9 @@ _QUERIES: dict[type[Query], Callable[[Snapshot, Any], Found]] = {
     queries.GetJob: _get_job,
     queries.GetJobs: _get_jobs,
     Explain: _explain,
-    queries.ListJobs: lists.list_jobs,
-    queries.ListSummaries: lists.list_summaries,
-    queries.FindIds: lists.find_ids,
+    queries.ListJobs: job_lists.list_jobs,
+    queries.ListSummaries: job_lists.list_summaries,
+    queries.FindIds: job_lists.find_ids,
     queries.FindByPrefix: _find_by_prefix,
     queries.FindByKey: _find_by_key,
     queries.ListRelated: _list_related,

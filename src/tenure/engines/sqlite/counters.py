@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tenure.core.limits import Rules, TenantGroup
-from tenure.engines.sql.limits import mark, unmark
+from tenure.engines.sql.limit_names import mark, unmark
 from tenure.engines.sql.rows import LEASED, READY, STATES
 from tenure.engines.sqlite.db import Db, json, listed
 from tenure.model import ops

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tenure.engines.sqlite.statements import SQL
+from tenure.engines.sqlite.sqlite_statements import SQL
 
 _INSERT_SIZES = (128, 64, 32, 16, 8, 4, 2, 1)
 

@@ -16,7 +16,7 @@ from tenure.clock import Clock
 from tenure.core import features, fencing
 from tenure.core.fencing import Fence
 from tenure.engines.sql.reads import read
-from tenure.engines.sqlite import ack, claim, file, lock, upkeep
+from tenure.engines.sqlite import acks, claim, file, lock, upkeep
 from tenure.engines.sqlite.counters import Books
 from tenure.engines.sqlite.db import Db
 from tenure.engines.sqlite.disk import Disk
@@ -36,7 +36,7 @@ STEPS_PER_LOOK = 100_000  # of SQLite's virtual machine, a few milliseconds
 # Operations that the core does not have, or that are faster in bulk.
 _OWN: Operations = {
     ops.Claim: claim.claim,
-    ops.Ack: ack.ack,
+    ops.Ack: acks.ack,
     ops.Maintain: upkeep.maintain,
     ops.Reconcile: upkeep.reconcile,
     ops.ReconcileSlots: upkeep.reconcile_slots,

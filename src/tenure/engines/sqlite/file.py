@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from tenure.clock import Clock
-from tenure.engines.sqlite.statements import SCHEMA, SQL
+from tenure.engines.sqlite.sqlite_statements import SCHEMA, SQL
 from tenure.errors import (
     Busy,
     InvalidInput,

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tenure.engines.sql.lists import FoundRow
+from tenure.engines.sql.job_lists import FoundRow
 from tenure.engines.sql.snapshot import Row
 from tenure.engines.sqlite.db import Db, listed
 from tenure.engines.sqlite.oldest import OldestReady

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from tenure.core.transaction import Edit, Existing, Owner, Scope, UniqueKey
-from tenure.engines.sql.limits import mark
+from tenure.engines.sql.limit_names import mark
 from tenure.engines.sql.rows import (
     DELAYED,
     LEASED,
@@ -22,7 +22,7 @@ from tenure.engines.sql.rows import (
     job_of,
     result_text,
 )
-from tenure.engines.sqlite import insert
+from tenure.engines.sqlite import inserting
 from tenure.engines.sqlite.counters import Books, Head, LaneBook
 from tenure.engines.sqlite.db import listed
 from tenure.engines.sqlite.untold import TOLD_PER_STEP, Untold
@@ -192,11 +192,11 @@ class Transaction:
         return self.owner_of(job.lane)[0]
 
     def insert(self, specs: Sequence[JobSpec], waits: Sequence[Sequence[str]] | None) -> None:
-        seqs = insert.insert_jobs(self.db, self.books, self.now, specs, waits, self._seqs)
+        seqs = inserting.insert_jobs(self.db, self.books, self.now, specs, waits, self._seqs)
         self._added(seqs, (spec.id for spec in specs) if self._rows else ())
 
     def insert_entries(self, entries: Sequence[Entry]) -> None:
-        seqs = insert.insert_entries(self.db, self.books, entries, self._seqs)
+        seqs = inserting.insert_entries(self.db, self.books, entries, self._seqs)
         self._added(seqs, seqs)
         self._tokens_from(max(entry.job.token for entry in entries))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenure.core.fencing import KEY, SCOPE, Fence, refused
-from tenure.engines.postgres.db import Db
+from tenure.engines.postgres.session import Db
 from tenure.model.fields import MAX_SPAN_MS
 
 
