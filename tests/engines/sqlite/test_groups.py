@@ -38,7 +38,7 @@ def test_a_total_costs_the_same_with_10_000_tenants_as_with_100(tmp_path: Path) 
             )
         spent[tenants] = steps(path, "g00050", "g00050"), steps(path, "g00010", "z")
     assert spent[10_000] == spent[100]
-    assert spent[100][0] < 400
+    assert spent[100][0] < 500  # the schema is read, too
 
 
 def test_a_single_tenant_is_found_in_an_index(

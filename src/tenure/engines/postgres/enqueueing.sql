@@ -30,37 +30,30 @@ BEGIN
     FROM unnest(seqs, lane_nos, priorities, attempts, ids, kinds, keys, options, payloads)
         w (seq, lane_no, priority, attempts, id, kind, key, options, payload)
     ORDER BY w.id;
-    IF cardinality(run_ats) = 0 THEN
-        INSERT INTO tenure.states (seq, at, run_at, updated_at, lane, queue, priority, state)
-        SELECT w.seq, now_ms, now_ms, now_ms, found[w.lane_no], found[names + w.lane_no],
-            w.priority, 2
-        FROM unnest(seqs, lane_nos, priorities) w (seq, lane_no, priority);
-        INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead,
-            cancelled, head_priority, head_seq)
-        SELECT found[names + w.lane_no], found[w.lane_no], 0, 0, count(*), 0, 0, 0, 0,
-            (min(ARRAY[w.priority, w.seq]))[1], (min(ARRAY[w.priority, w.seq]))[2]
-        FROM unnest(seqs, lane_nos, priorities::bigint[]) w (seq, lane_no, priority)
-        GROUP BY w.lane_no;
-    ELSE
+    -- What the arrays of rare options do not have is NULL.
+    WITH added AS (
         INSERT INTO tenure.states (seq, at, run_at, updated_at, lane, queue, priority, state,
             expires_at)
         SELECT w.seq, r.at, r.at, now_ms, found[w.lane_no], found[names + w.lane_no], w.priority,
             CASE WHEN w.waits THEN 0 WHEN r.at > now_ms THEN 1 ELSE 2 END, now_ms + w.ttl
         FROM unnest(seqs, lane_nos, priorities, run_ats, delays, ttls, waits)
                 w (seq, lane_no, priority, run_at, delay, ttl, waits)
-            CROSS JOIN LATERAL (SELECT coalesce(w.run_at, now_ms + w.delay) AS at) r;
+            CROSS JOIN LATERAL (SELECT coalesce(w.run_at, now_ms + coalesce(w.delay, 0)) AS at) r
+        RETURNING tenure.states.*
+    )
+    INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled,
+        head_priority, head_seq)
+    SELECT s.queue, s.lane, count(*) FILTER (WHERE s.state = 0),
+        count(*) FILTER (WHERE s.state = 1), count(*) FILTER (WHERE s.state = 2), 0, 0, 0, 0,
+        (min(ARRAY[s.priority::bigint, s.seq]) FILTER (WHERE s.state = 2))[1],
+        (min(ARRAY[s.priority::bigint, s.seq]) FILTER (WHERE s.state = 2))[2]
+    FROM added s GROUP BY 1, 2;
+    IF cardinality(keys) > 0 THEN
         INSERT INTO tenure.keys (tenant, unique_key, seq)
         SELECT l.tenant, w.key, w.seq
         FROM unnest(seqs, lane_nos, keys) w (seq, lane_no, key)
             JOIN tenure.lanes l ON l.id = found[w.lane_no]
         WHERE w.key IS NOT NULL ORDER BY 1, 2;
-        INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead,
-            cancelled, head_priority, head_seq)
-        SELECT s.queue, s.lane, count(*) FILTER (WHERE s.state = 0),
-            count(*) FILTER (WHERE s.state = 1), count(*) FILTER (WHERE s.state = 2), 0, 0, 0, 0,
-            (min(ARRAY[s.priority::bigint, s.seq]) FILTER (WHERE s.state = 2))[1],
-            (min(ARRAY[s.priority::bigint, s.seq]) FILTER (WHERE s.state = 2))[2]
-        FROM unnest(seqs) w (seq) JOIN tenure.states s ON s.seq = w.seq GROUP BY 1, 2;
     END IF;
 END $$;
 

@@ -39,13 +39,7 @@ CREATE TABLE tenure.queues (
     served bigint NOT NULL DEFAULT 0,
     folded xid8 NOT NULL DEFAULT '0', -- no more news of older transactions can appear
     no_lease_before bigint NOT NULL DEFAULT 0, -- claims need not look for earlier leases
-    waiting bigint NOT NULL DEFAULT 0,
-    delayed bigint NOT NULL DEFAULT 0,
-    ready bigint NOT NULL DEFAULT 0,
-    leased bigint NOT NULL DEFAULT 0,
-    done bigint NOT NULL DEFAULT 0,
-    dead bigint NOT NULL DEFAULT 0,
-    cancelled bigint NOT NULL DEFAULT 0,
+    {counts},
     folded_on text, -- where `folded` is from
     emptied_at bigint, -- when maintenance found it without jobs
     first_turn bigint NOT NULL DEFAULT 0 -- of any open tenant
@@ -60,13 +54,7 @@ CREATE TABLE tenure.tenants (
     max_leased integer,
     open_lanes integer NOT NULL DEFAULT 0,
     open boolean NOT NULL DEFAULT false,
-    waiting bigint NOT NULL DEFAULT 0,
-    delayed bigint NOT NULL DEFAULT 0,
-    ready bigint NOT NULL DEFAULT 0,
-    leased bigint NOT NULL DEFAULT 0,
-    done bigint NOT NULL DEFAULT 0,
-    dead bigint NOT NULL DEFAULT 0,
-    cancelled bigint NOT NULL DEFAULT 0,
+    {counts},
     empty boolean NOT NULL DEFAULT true, -- has no jobs
     UNIQUE (queue, tenant)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
@@ -82,13 +70,7 @@ CREATE TABLE tenure.lanes (
     head_priority integer,
     head_seq bigint,
     open boolean NOT NULL DEFAULT false,
-    waiting bigint NOT NULL DEFAULT 0,
-    delayed bigint NOT NULL DEFAULT 0,
-    ready bigint NOT NULL DEFAULT 0,
-    leased bigint NOT NULL DEFAULT 0,
-    done bigint NOT NULL DEFAULT 0,
-    dead bigint NOT NULL DEFAULT 0,
-    cancelled bigint NOT NULL DEFAULT 0,
+    {counts},
     line_priority integer, -- the head, if the lane is open and has a group
     line_seq bigint,
     empty boolean NOT NULL DEFAULT true, -- has no jobs
@@ -165,53 +147,6 @@ CREATE INDEX states_expiry ON tenure.states (queue, expires_at)
 CREATE INDEX states_error ON tenure.states ((errors::json -> -1 ->> 'group'), seq)
     WHERE errors IS NOT NULL;
 
-CREATE TABLE tenure.keys (
-    tenant integer NOT NULL,
-    unique_key text COLLATE "C" NOT NULL,
-    seq bigint NOT NULL,
-    PRIMARY KEY (tenant, unique_key)
-);
-
-CREATE TABLE tenure.deps (
-    parent bigint NOT NULL,
-    child bigint NOT NULL,
-    PRIMARY KEY (parent, child)
-);
-CREATE INDEX deps_child ON tenure.deps (child);
-
--- A tenant or group is written '=name', and '' where the limit is of the whole queue or tenant.
-CREATE TABLE tenure.limits (
-    queue text COLLATE "C" NOT NULL,
-    tenant text COLLATE "C" NOT NULL,
-    grp text COLLATE "C" NOT NULL,
-    concurrency integer,
-    rate bigint,
-    per_ms bigint,
-    weight integer,
-    paused boolean NOT NULL DEFAULT false,
-    PRIMARY KEY (queue, tenant, grp)
-);
-
-CREATE TABLE tenure.slots (
-    scope text COLLATE "C" NOT NULL,
-    key text COLLATE "C" NOT NULL,
-    holder text COLLATE "C" NOT NULL,
-    expires_at bigint NOT NULL,
-    PRIMARY KEY (scope, key, holder)
-);
-CREATE INDEX slots_expiry ON tenure.slots (expires_at);
-CREATE TABLE tenure.slot_counts (
-    scope text COLLATE "C" NOT NULL,
-    key text COLLATE "C" NOT NULL,
-    count integer NOT NULL,
-    PRIMARY KEY (scope, key)
-) WITH (fillfactor = 50);
-
-CREATE TABLE tenure.schedules (
-    name text COLLATE "C" PRIMARY KEY,
-    schedule text NOT NULL
-);
-
 -- The batches that were committed, for clients whose connection was lost before the result.
 CREATE TABLE tenure.marks (
     id uuid PRIMARY KEY,
@@ -219,22 +154,10 @@ CREATE TABLE tenure.marks (
     at timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (autovacuum_vacuum_scale_factor = 0.1);
 
--- The results of operations with an idempotency key.
-CREATE TABLE tenure.once (
-    key text COLLATE "C" PRIMARY KEY,
-    at bigint NOT NULL,
-    answers text -- NULL while the transaction that took the key is running
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
-CREATE INDEX once_at ON tenure.once (at);
-
-CREATE TABLE tenure.records (
-    space text COLLATE "C" NOT NULL,
-    key text COLLATE "C" NOT NULL,
-    value text NOT NULL,
-    expires_at bigint,
-    PRIMARY KEY (space, key)
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_threshold = 1000);
-CREATE INDEX records_expiry ON tenure.records (expires_at) WHERE expires_at IS NOT NULL;
+ALTER TABLE tenure.slot_counts SET (fillfactor = 50);
+ALTER TABLE tenure.once SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
+ALTER TABLE tenure.records SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.1,
+    autovacuum_vacuum_threshold = 1000);
 
 -- A claimed job, and its place.
 CREATE TYPE tenure.claimed AS (

@@ -1,8 +1,76 @@
--- The statements that are the same on SQLite and PostgreSQL. Their differences are in views, which have
--- the same names and columns in both. Parameters are `?` or `:name`, and `:now` is the store's time.
+-- The tables that are the same on SQLite and PostgreSQL, and the statements that are. Their differences
+-- are in views, which have the same names and columns in both. Parameters are `?` or `:name`, and `:now` is the store's time.
 -- Lists are arrays: `= ANY (:ids::text[])`, `unnest(:ids::text[]) w (id)`; they and parameters whose
 -- type PostgreSQL cannot infer have a cast. Tables are named as on PostgreSQL. `a CROSS JOIN b ON b.c =
 -- a.d` looks up each b by its key, in the order of a.
+
+-- version: 1
+CREATE TABLE tenure.keys (
+    tenant integer NOT NULL,
+    unique_key text COLLATE "C" NOT NULL,
+    seq bigint NOT NULL,
+    PRIMARY KEY (tenant, unique_key)
+) WITHOUT ROWID;
+
+CREATE TABLE tenure.deps (
+    parent bigint NOT NULL,
+    child bigint NOT NULL,
+    PRIMARY KEY (parent, child)
+) WITHOUT ROWID;
+CREATE INDEX deps_child ON tenure.deps (child);
+
+-- A tenant or group is written '=name', and '' where the limit is of the whole queue or tenant.
+CREATE TABLE tenure.limits (
+    queue text COLLATE "C" NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    grp text COLLATE "C" NOT NULL,
+    concurrency integer,
+    rate bigint,
+    per_ms bigint,
+    weight integer,
+    paused boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (queue, tenant, grp)
+) WITHOUT ROWID;
+
+CREATE TABLE tenure.slots (
+    scope text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    holder text COLLATE "C" NOT NULL,
+    expires_at bigint NOT NULL,
+    PRIMARY KEY (scope, key, holder)
+) WITHOUT ROWID;
+CREATE INDEX slots_expiry ON tenure.slots (expires_at);
+CREATE TABLE tenure.slot_counts (
+    scope text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    count integer NOT NULL,
+    PRIMARY KEY (scope, key)
+) WITHOUT ROWID;
+
+CREATE TABLE tenure.schedules (
+    name text COLLATE "C" PRIMARY KEY,
+    schedule text NOT NULL
+) WITHOUT ROWID;
+
+-- The results of operations with an idempotency key: on PostgreSQL NULL, while the transaction that
+-- took the key is running.
+CREATE TABLE tenure.once (
+    key text COLLATE "C" PRIMARY KEY,
+    at bigint NOT NULL,
+    answers text
+) WITHOUT ROWID;
+CREATE INDEX once_at ON tenure.once (at);
+
+CREATE TABLE tenure.records (
+    space text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    value text NOT NULL,
+    expires_at bigint,
+    PRIMARY KEY (space, key)
+) WITHOUT ROWID;
+CREATE INDEX records_expiry ON tenure.records (expires_at) WHERE expires_at IS NOT NULL;
+
+-- statements
 
 -- fragment: states
 waiting, delayed, ready, leased, done, dead, cancelled

@@ -267,10 +267,14 @@ class Books:
     def load(self, lane_ids: Iterable[int]) -> None:
         """Open the books of several lanes at once."""
         missing = [lane_id for lane_id in lane_ids if lane_id not in self._lanes]
-        if len(missing) > 1:
-            for row in self.db.all("lanes_by_id", listed(missing)):
-                self._tenant_of_row(row[14:])
-                self.lane_of_row(row[:14])
+        if missing:
+            self._lanes_of_rows(self.db.all("lanes_by_id", listed(missing)))
+
+    def _lanes_of_rows(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Open the books of lanes and of their tenants."""
+        for row in rows:
+            self._tenant_of_row(row[14:])
+            self.lane_of_row(row[:14])
 
     def take_seqs(self, n: int) -> int:
         """Reserve the numbers of `n` new jobs. Returns the one before them."""
@@ -286,26 +290,19 @@ class Books:
         try:
             return [known[name] for name in names]
         except KeyError:
-            missing = {name for name in names if name not in known}
-        if len(missing) > 1:
-            for row in self.db.all("lanes_by_name", listed(sorted(missing))):
-                self._tenant_of_row(row[14:])
-                self.lane_of_row(row[:14])
-        return [known.get(name) or self._lane_or_new(*name) for name in names]
+            missing = sorted({name for name in names if name not in known})
+        self._lanes_of_rows(self.db.all("lanes_by_name", listed(missing)))
+        new = [name for name in missing if name not in known]
+        if new:
+            for name in new:
+                self._add_lane(*name)
+            self._lanes_of_rows(self.db.all("lanes_by_name", listed(new)))
+        return [known[name] for name in names]
 
     def lane_by_id(self, lane_id: int) -> LaneBook:
-        lane = self._lanes.get(lane_id)
-        if lane is None:
-            row = self.db.one("lane_by_id", lane_id)
-            assert row is not None
-            lane = self._lane_of_joined(row)
-        return lane
-
-    def _lane_of_joined(self, row: tuple[Any, ...]) -> LaneBook:
-        """The book of a lane, from a row joined with its tenant and queue."""
-        self._queue_of_row(row[29:])
-        self._tenant_of_row(row[14:29])
-        return self.lane_of_row(row[:14])
+        if lane_id not in self._lanes:
+            self.load([lane_id])
+        return self._lanes[lane_id]
 
     def tenant(self, queue: str, tenant: str) -> TenantBook | None:
         """The book of a tenant, if it exists."""
@@ -313,15 +310,10 @@ class Books:
         row = None if book is None else self.db.one("tenant_by_name", book.id, tenant)
         return None if row is None else self._tenant_of_row(row)
 
-    def _lane_or_new(self, queue: str, tenant: str, group: str) -> LaneBook:
-        row = self.db.one("lane_by_names", tenant, group, queue)
-        if row is None:
-            owner = self._tenant_or_new(self.queue_or_new(queue), tenant)
-            bound = self._group_bound(queue, tenant, group)
-            self.db.run("add_lane", owner.id, group, bound, owner.queue.id if group else None)
-            row = self.db.one("lane_by_names", tenant, group, queue)
-            assert row is not None
-        return self._lane_of_joined(row)
+    def _add_lane(self, queue: str, tenant: str, group: str) -> None:
+        owner = self._tenant_or_new(self.queue_or_new(queue), tenant)
+        bound = self._group_bound(queue, tenant, group)
+        self.db.run("add_lane", owner.id, group, bound, owner.queue.id if group else None)
 
     def _tenant_or_new(self, queue: QueueBook, tenant: str) -> TenantBook:
         row = self.db.one("tenant_by_name", queue.id, tenant)

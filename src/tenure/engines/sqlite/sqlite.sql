@@ -1,4 +1,4 @@
--- All SQL of the SQLite engine: the schema by version, then the statements by name.
+-- The SQL of the SQLite engine that is not shared: the schema by version, then the statements by name.
 --
 -- tenure_jobs holds what was enqueued and is written once. tenure_states holds what changes: a state
 -- code (0 waiting, 1 delayed, 2 ready, 3 leased, 4 done, 5 dead, 6 cancelled) and `at`, the time that
@@ -28,13 +28,7 @@ CREATE TABLE tenure_queues (
     tokens INTEGER NOT NULL DEFAULT 0,
     tokens_at INTEGER NOT NULL DEFAULT 0,
     served INTEGER NOT NULL DEFAULT 0,
-    waiting INTEGER NOT NULL DEFAULT 0,
-    delayed INTEGER NOT NULL DEFAULT 0,
-    ready INTEGER NOT NULL DEFAULT 0,
-    leased INTEGER NOT NULL DEFAULT 0,
-    done INTEGER NOT NULL DEFAULT 0,
-    dead INTEGER NOT NULL DEFAULT 0,
-    cancelled INTEGER NOT NULL DEFAULT 0,
+    {counts},
     emptied_at INTEGER -- when maintenance found it without jobs
 );
 
@@ -47,13 +41,7 @@ CREATE TABLE tenure_tenants (
     max_leased INTEGER,
     open_lanes INTEGER NOT NULL DEFAULT 0,
     open INTEGER NOT NULL DEFAULT 0,
-    waiting INTEGER NOT NULL DEFAULT 0,
-    delayed INTEGER NOT NULL DEFAULT 0,
-    ready INTEGER NOT NULL DEFAULT 0,
-    leased INTEGER NOT NULL DEFAULT 0,
-    done INTEGER NOT NULL DEFAULT 0,
-    dead INTEGER NOT NULL DEFAULT 0,
-    cancelled INTEGER NOT NULL DEFAULT 0,
+    {counts},
     UNIQUE (queue, tenant)
 );
 CREATE INDEX tenure_tenants_turn ON tenure_tenants (queue, turn, tenant) WHERE open = 1;
@@ -69,13 +57,7 @@ CREATE TABLE tenure_lanes (
     head_priority INTEGER,
     head_seq INTEGER,
     open INTEGER NOT NULL DEFAULT 0,
-    waiting INTEGER NOT NULL DEFAULT 0,
-    delayed INTEGER NOT NULL DEFAULT 0,
-    ready INTEGER NOT NULL DEFAULT 0,
-    leased INTEGER NOT NULL DEFAULT 0,
-    done INTEGER NOT NULL DEFAULT 0,
-    dead INTEGER NOT NULL DEFAULT 0,
-    cancelled INTEGER NOT NULL DEFAULT 0,
+    {counts},
     queue INTEGER, -- of a lane with a group, to find groups whatever their tenants
     UNIQUE (tenant, grp)
 );
@@ -130,69 +112,7 @@ CREATE TABLE tenure_ready (
     PRIMARY KEY (lane, priority, seq)
 ) WITHOUT ROWID;
 
-CREATE TABLE tenure_keys (
-    tenant INTEGER NOT NULL,
-    unique_key TEXT NOT NULL,
-    seq INTEGER NOT NULL,
-    PRIMARY KEY (tenant, unique_key)
-) WITHOUT ROWID;
-
-CREATE TABLE tenure_deps (
-    parent INTEGER NOT NULL,
-    child INTEGER NOT NULL,
-    PRIMARY KEY (parent, child)
-) WITHOUT ROWID;
-CREATE INDEX tenure_deps_child ON tenure_deps (child);
-
--- A tenant or group is written '=name', and '' where the limit is of the whole queue or tenant.
-CREATE TABLE tenure_limits (
-    queue TEXT NOT NULL,
-    tenant TEXT NOT NULL,
-    grp TEXT NOT NULL,
-    concurrency INTEGER,
-    rate INTEGER,
-    per_ms INTEGER,
-    weight INTEGER,
-    paused INTEGER NOT NULL DEFAULT 0,
-    PRIMARY KEY (queue, tenant, grp)
-) WITHOUT ROWID;
-
-CREATE TABLE tenure_slots (
-    scope TEXT NOT NULL,
-    key TEXT NOT NULL,
-    holder TEXT NOT NULL,
-    expires_at INTEGER NOT NULL,
-    PRIMARY KEY (scope, key, holder)
-) WITHOUT ROWID;
 CREATE INDEX tenure_slots_end ON tenure_slots (scope, key, expires_at);
-CREATE INDEX tenure_slots_expiry ON tenure_slots (expires_at);
-CREATE TABLE tenure_slot_counts (
-    scope TEXT NOT NULL,
-    key TEXT NOT NULL,
-    count INTEGER NOT NULL,
-    PRIMARY KEY (scope, key)
-) WITHOUT ROWID;
-
-CREATE TABLE tenure_schedules (
-    name TEXT PRIMARY KEY,
-    schedule TEXT NOT NULL
-) WITHOUT ROWID;
-
-CREATE TABLE tenure_once (
-    key TEXT PRIMARY KEY,
-    at INTEGER NOT NULL,
-    answers TEXT NOT NULL
-) WITHOUT ROWID;
-CREATE INDEX tenure_once_at ON tenure_once (at);
-
-CREATE TABLE tenure_records (
-    space TEXT NOT NULL,
-    key TEXT NOT NULL,
-    value TEXT NOT NULL,
-    expires_at INTEGER,
-    PRIMARY KEY (space, key)
-) WITHOUT ROWID;
-CREATE INDEX tenure_records_expiry ON tenure_records (expires_at) WHERE expires_at IS NOT NULL;
 
 -- What happened to a parent (0 done, 1 failed, 2 deleted) with so many children that one transaction
 -- could not tell all. Those after the child `after` up to `last` are to be told.
@@ -316,18 +236,6 @@ WHERE id = ?;
 UPDATE tenure_tenants SET {shifted}
 WHERE id IN (SELECT value FROM json_each(?));
 
--- name: lane_by_names
-SELECT {lane_book}, {tenant_book}, {queue_book}
-FROM tenure_queues q
-    CROSS JOIN tenure_tenants t ON t.queue = q.id AND t.tenant = ?
-    CROSS JOIN tenure_lanes l ON l.tenant = t.id AND l.grp = ?
-WHERE q.queue = ?;
--- name: lane_by_id
-SELECT {lane_book}, {tenant_book}, {queue_book}
-FROM tenure_lanes l
-    CROSS JOIN tenure_tenants t ON t.id = l.tenant
-    CROSS JOIN tenure_queues q ON q.id = t.queue
-WHERE l.id = ?;
 -- name: lanes_by_head
 SELECT {lane_book} FROM tenure_lanes l INDEXED BY tenure_lanes_head
 WHERE l.tenant = ? AND l.open = 1 AND (l.head_priority, l.head_seq) > (?, ?)
@@ -529,21 +437,17 @@ SELECT {row}
 FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.seq = e.value
     CROSS JOIN tenure_states s ON s.seq = j.seq
 ORDER BY j.seq;
+-- fragment: changed
+CROSS JOIN tenure_jobs j ON j.seq = d.seq CROSS JOIN tenure_states s ON s.seq = d.seq
 -- name: rows_leased
-SELECT {row}
-FROM tenure_states s INDEXED BY tenure_states_leased CROSS JOIN tenure_jobs j ON j.seq = s.seq
-WHERE s.queue = ? AND s.state = 3 AND s.at <= ? ORDER BY s.at, s.seq LIMIT ?;
+SELECT {row} FROM tenure_leases d {changed}
+WHERE d.queue = ? AND d.at <= ? ORDER BY d.at, d.seq LIMIT ?;
 -- name: rows_of_state
-SELECT {row}
-FROM tenure_states s INDEXED BY tenure_states_at CROSS JOIN tenure_jobs j ON j.seq = s.seq
-WHERE s.queue = ? AND s.state = ? AND s.state <> 2 AND s.state <> 3 AND s.at <= ?
-ORDER BY s.at, s.seq LIMIT ?;
+SELECT {row} FROM tenure_timed d {changed}
+WHERE d.queue = ? AND d.state = ? AND d.at <= ? ORDER BY d.at, d.seq LIMIT ?;
 -- name: rows_expired
-SELECT {row}
-FROM tenure_states s INDEXED BY tenure_states_expiry
-    CROSS JOIN tenure_jobs j ON j.seq = s.seq
-WHERE s.queue = ? AND s.expires_at IS NOT NULL AND s.state < 3 AND s.expires_at <= ?
-ORDER BY s.expires_at, s.seq LIMIT ?;
+SELECT {row} FROM tenure_expiring d {changed}
+WHERE d.queue = ? AND d.expires_at <= ? ORDER BY d.expires_at, d.seq LIMIT ?;
 -- name: anything_over
 SELECT EXISTS (SELECT 1 FROM tenure_untold),
     EXISTS (SELECT 1 FROM tenure_leases WHERE queue = :queue AND at <= :now)
@@ -676,10 +580,8 @@ WHERE queue > :after AND queue <= ifnull(:last, x'ff') AND emptied_at IS NULL
 SELECT id FROM tenure_queues q
 WHERE q.queue > :after AND q.queue <= ifnull(:last, x'ff') AND q.emptied_at <= :until
     AND NOT EXISTS (SELECT 1 FROM tenure_limits l WHERE l.queue = q.queue)
-    AND NOT EXISTS (SELECT 1 FROM tenure_states s INDEXED BY tenure_states_leased
-        WHERE s.queue = q.id AND s.state = 3)
-    AND NOT EXISTS (SELECT 1 FROM tenure_states s INDEXED BY tenure_states_at
-        WHERE s.queue = q.id AND s.state <> 2 AND s.state <> 3)
+    AND NOT EXISTS (SELECT 1 FROM tenure_leases WHERE queue = q.id)
+    AND NOT EXISTS (SELECT 1 FROM tenure_timed WHERE queue = q.id)
     AND NOT EXISTS (SELECT 1 FROM tenure_tenants t CROSS JOIN tenure_lanes l ON l.tenant = t.id
         CROSS JOIN tenure_ready r ON r.lane = l.id WHERE t.queue = q.id);
 -- name: drop_lanes_of
@@ -761,24 +663,19 @@ SELECT count(*) FROM tenure_timed WHERE queue = :queue AND state = :state
     AND at >= max(:from_at, :floor_at) AND at <= :before_at
     AND (at, seq) < (:before_at, :before_seq) AND (at, seq) >= (:floor_at, :floor_seq);
 -- name: next_due
+WITH mine AS (SELECT * FROM tenure_queues WHERE queue IN (SELECT value FROM json_each(:queues)))
 SELECT min(due) FROM (
-    SELECT (SELECT min(at) FROM tenure_states INDEXED BY tenure_states_leased
-        WHERE queue = q.id AND state = 3) AS due
-    FROM tenure_queues q WHERE q.queue IN (SELECT value FROM json_each(:queues))
+    SELECT (SELECT min(at) FROM tenure_leases WHERE queue = mine.id) AS due FROM mine
     UNION ALL
-    SELECT (SELECT min(at) FROM tenure_states INDEXED BY tenure_states_at
-        WHERE queue = q.id AND state = 1 AND state <> 2 AND state <> 3)
-    FROM tenure_queues q WHERE q.queue IN (SELECT value FROM json_each(:queues))
+    SELECT (SELECT min(at) FROM tenure_timed WHERE queue = mine.id AND state = 1) FROM mine
     UNION ALL
     -- The next claim tells some children, even if it finds nothing.
-    SELECT :now FROM tenure_queues q WHERE q.queue IN (SELECT value FROM json_each(:queues))
-        AND EXISTS (SELECT 1 FROM tenure_untold)
+    SELECT :now FROM mine WHERE EXISTS (SELECT 1 FROM tenure_untold)
     UNION ALL
     -- A bucket that should have refilled by now does not hold the ready jobs back.
-    SELECT q.tokens_at + (q.per_ms - q.tokens + q.rate - 1) / q.rate
-    FROM tenure_queues q WHERE q.queue IN (SELECT value FROM json_each(:queues))
-        AND q.rate IS NOT NULL AND q.ready > 0 AND q.tokens < q.per_ms
-        AND q.tokens_at + (q.per_ms - q.tokens + q.rate - 1) / q.rate > :now
+    SELECT tokens_at + (per_ms - tokens + rate - 1) / rate FROM mine
+    WHERE rate IS NOT NULL AND ready > 0 AND tokens < per_ms
+        AND tokens_at + (per_ms - tokens + rate - 1) / rate > :now
 );
 -- The first of its lane and priority that has been ready for the longest time, of jobs that have
 -- changed.
