@@ -398,7 +398,7 @@ _SETTINGS: dict[str, frozenset[str]] = {
         {"ANSWER_SECONDS", "LISTEN_SECONDS", "LARGEST_BODY"}
     ),
     "src/tenure/queue/commit_line.py": frozenset({"MAX_BATCH"}),
-    "src/tenure/model/job.py": frozenset({"_COMMON", "_AT_ONCE"}),
+    "src/tenure/model/job.py": frozenset({"_COMMON"}),
     "src/tenure/worker/lease_keeper.py": frozenset(
         {"OVERDUE_SECONDS", "SHORTEST_PAUSE", "LONGEST_INTERVAL", "MOST_AT_ONCE", "MOST_ROUNDS",
          "STOP_SECONDS"}

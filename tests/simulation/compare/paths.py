@@ -45,7 +45,6 @@ FLOORS: dict[str, dict[str, Floor]] = {
     },
     "sqlite": {
         "an enqueue by the rules": (200, 3_000),
-        "equal jobs stored": (60, 200),
         "plain jobs stored": (80, 1_500),
         "a job with options stored": (120, 300),
         "a claim": (200, 3_000),

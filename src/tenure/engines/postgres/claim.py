@@ -307,4 +307,4 @@ def _lease(tx: Transaction, calls: Sequence[ops.Claim], dealt: list[list[Pick]])
 
 
 def _job(row: tuple[Any, ...], pick: Pick) -> Job:
-    return leased_job(row, pick.queue.name, pick.line.name, pick.group)
+    return leased_job(row[:-2], pick.queue.name, pick.line.name, pick.group)

@@ -193,11 +193,7 @@ CREATE FUNCTION tenure.lease(
     given bigint, places bigint[], call_nos integer[], workers text[], spans bigint[],
     leased smallint, more integer, queues integer[], lanes integer[], counts integer[],
     turns bigint[], last_turns bigint[]
-) RETURNS TABLE (
-    seq bigint, id text, priority integer, run_at bigint, created_at bigint, attempts integer,
-    max_attempts integer, kind text, started_at bigint, at bigint, token bigint, worker text,
-    expires_at bigint, unique_key text, options text, errors text, payload text
-) LANGUAGE plpgsql AS $$
+) RETURNS SETOF tenure.claimed LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     tokens bigint[] := tenure.new_tokens(given, cardinality(workers), 0);
@@ -212,7 +208,7 @@ BEGIN
     WHERE s.seq = w.seq
     RETURNING s.seq, j.id, s.priority, s.run_at, j.created_at, s.attempts, j.max_attempts, j.kind,
         s.started_at, s.at, s.token, s.worker, s.expires_at, j.unique_key, j.options, s.errors,
-        j.payload;
+        j.payload, NULL::text, NULL::text;
     INSERT INTO tenure.news (queue, lane, waiting, delayed, ready, leased, done, dead, cancelled,
         turn, last_turn)
     SELECT w.queue, w.lane, 0, 0, -w.n, w.n, 0, 0, 0, w.turn, w.last_turn

@@ -175,7 +175,7 @@ class PostgresEngine:
             with self._pool.use() as connection:
                 db = Db(connection, self._sql)
                 ids = sorted({job_id for _, job_id in named})
-                held = [job_id for (job_id,) in db.all("held", ids)]
+                held = [job_id for (job_id,) in db.named("held", {"ids": ids})]
                 owners = {job_id: owner for job_id, _, *owner in db.all("owned_by_id", held)}
         except psycopg.Error as error:
             raise server.meaning(error, self.address) from error

@@ -65,35 +65,6 @@ BEGIN
     FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq WHERE j.id = ANY (hold.ids);
 END $$;
 
--- Returns the jobs that another transaction has locked.
-CREATE FUNCTION tenure.held(ids text[]) RETURNS SETOF text LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    free bigint[];
-BEGIN
-    free := ARRAY(
-        SELECT s.seq FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq
-        WHERE j.id = ANY (held.ids) ORDER BY s.seq FOR UPDATE OF s SKIP LOCKED);
-    RETURN QUERY
-    SELECT j.id FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq
-    WHERE j.id = ANY (held.ids) AND NOT s.seq = ANY (free);
-END $$;
-
--- Writes moves that were decided on locked rows.
-CREATE FUNCTION tenure.save(
-    places bigint[], states smallint[], ats bigint[], attempts integer[], run_ats bigint[],
-    expiries bigint[], workers text[], errors text[], updated bigint[]
-) RETURNS void LANGUAGE plpgsql AS $$
-#variable_conflict use_variable
-BEGIN
-    UPDATE tenure.states s SET state = w.state, at = w.at, attempts = w.attempts,
-        run_at = w.run_at, expires_at = w.expires_at, worker = w.worker, errors = w.errors,
-        updated_at = w.updated_at
-    FROM unnest(places, states, ats, attempts, run_ats, expiries, workers, errors, updated)
-        w (seq, state, at, attempts, run_at, expires_at, worker, errors, updated_at)
-    WHERE s.seq = w.seq;
-END $$;
-
 -- statements
 
 -- name: lock_jobs
@@ -108,9 +79,14 @@ SELECT seq, id FROM tenure.jobs WHERE seq = ANY (%s::bigint[]) ORDER BY seq;
 -- name: states_of
 SELECT j.id, s.state, s.token, j.created_at FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq
 WHERE j.id = ANY (%s::text[]);
+-- Writes moves that were decided on locked rows.
 -- name: save
-SELECT tenure.save(%s::bigint[], %s::smallint[], %s::bigint[], %s::integer[], %s::bigint[],
-    %s::bigint[], %s::text[], %s::text[], %s::bigint[]);
+UPDATE tenure.states s SET state = w.state, at = w.at, attempts = w.attempts, run_at = w.run_at,
+    expires_at = w.expires_at, worker = w.worker, errors = w.errors, updated_at = w.updated_at
+FROM unnest(%s::bigint[], %s::smallint[], %s::bigint[], %s::integer[], %s::bigint[], %s::bigint[],
+        %s::text[], %s::text[], %s::bigint[])
+    w (seq, state, at, attempts, run_at, expires_at, worker, errors, updated_at)
+WHERE s.seq = w.seq;
 -- name: edit_state
 UPDATE tenure.states SET priority = %s WHERE seq = %s;
 -- name: finish
@@ -119,8 +95,12 @@ FROM unnest(%s::bigint[], %s::text[]) w (seq, result) WHERE s.seq = w.seq;
 -- name: hold
 SELECT id, seq, state, token, mine, now_ms
 FROM tenure.hold(%s::bigint, %s::text[], %s::bigint[], %s::smallint);
+-- The jobs that another transaction has locked.
 -- name: held
-SELECT tenure.held(%s::text[]);
+WITH free AS MATERIALIZED (
+    SELECT s.seq FROM tenure.jobs j JOIN tenure.states s ON s.seq = j.seq
+    WHERE j.id = ANY (%(ids)s::text[]) ORDER BY s.seq FOR UPDATE OF s SKIP LOCKED)
+SELECT id FROM tenure.jobs WHERE id = ANY (%(ids)s::text[]) AND seq NOT IN (SELECT seq FROM free);
 -- name: extend
 UPDATE tenure.states s SET at = w.at, updated_at = %s
 FROM unnest(%s::bigint[], %s::bigint[]) w (seq, at) WHERE s.seq = w.seq;

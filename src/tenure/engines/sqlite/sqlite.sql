@@ -332,10 +332,6 @@ SELECT max(ifnull((SELECT max(seq) FROM tenure_jobs), 0),
 -- path: plain jobs stored
 INSERT INTO tenure_jobs (created_at, seq, id, lane, payload, priority, max_attempts, kind)
 VALUES (?1, ?, ?, ?, ?, ?, ?, ?);
--- name: insert_alike_jobs
--- path: equal jobs stored
-INSERT INTO tenure_jobs (created_at, priority, max_attempts, kind, seq, id, lane, payload)
-VALUES (?1, ?2, ?3, ?4, ?, ?, ?, ?);
 -- name: insert_job
 -- path: a job with options stored
 INSERT INTO tenure_jobs (seq, id, lane, priority, created_at, max_attempts, kind, payload,
@@ -377,10 +373,9 @@ SELECT 1 FROM tenure_deps LIMIT 1;
 -- name: parents_among
 SELECT DISTINCT parent FROM tenure_deps WHERE parent IN (SELECT value FROM json_each(?))
 ORDER BY parent;
--- A job that has changed, so that it has a state.
 -- fragment: row
-j.seq, j.id, j.lane, s.state, j.priority, s.attempts, j.max_attempts,
-ifnull(s.run_at, j.created_at), s.expires_at, s.worker, s.token,
+j.seq, j.id, j.lane, ifnull(s.state, 2), j.priority, ifnull(s.attempts, 0), j.max_attempts,
+ifnull(s.run_at, j.created_at), s.expires_at, ifnull(s.worker, ''), ifnull(s.token, 0),
 j.unique_key, j.options, s.errors, j.kind
 -- name: children
 SELECT {row}
@@ -426,9 +421,7 @@ SELECT json_group_array(
 FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.id = e.value
     LEFT JOIN tenure_states s ON s.seq = j.seq;
 -- name: rows_by_id
-SELECT j.seq, j.id, j.lane, ifnull(s.state, 2), j.priority, ifnull(s.attempts, 0), j.max_attempts,
-    ifnull(s.run_at, j.created_at), s.expires_at, ifnull(s.worker, ''), ifnull(s.token, 0),
-    j.unique_key, j.options, s.errors, j.kind
+SELECT {row}
 FROM json_each(?) e CROSS JOIN tenure_jobs j ON j.id = e.value
     LEFT JOIN tenure_states s ON s.seq = j.seq;
 -- Of jobs that have changed, so that they have a state.
