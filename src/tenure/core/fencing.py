@@ -7,13 +7,14 @@ the transaction that would have applied it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tenure.core.transaction import SlotTransaction
+from tenure.core.transaction import Transaction
 from tenure.errors import TenureError
-from tenure.model.fields import MAX_SPAN_MS
+from tenure.model.records import Space
 
-SCOPE, KEY = "tenure.shards", "ring"  # of the slot whose holder is the mark
+SPACE: Space = "ring"
+MARK = "mark"  # the key of the record that is the mark
 
 
 class Fence(NamedTuple):
@@ -33,14 +34,10 @@ def refused() -> Fenced:
     return Fenced("tenants have been moved between the shards")
 
 
-def check(tx: SlotTransaction, fence: Fence) -> None:
+def check(tx: Transaction[Any], fence: Fence) -> None:
     """Raise Fenced unless the store has this mark; then set the next one."""
-    if not (tx.has_slot(SCOPE, KEY, fence.mark) if fence.mark else _has_none(tx)):
+    mark = tx.record(SPACE, MARK)
+    if (mark or b"").decode() != fence.mark:
         raise refused()
     if fence.become is not None:
-        tx.drop_slot(SCOPE, KEY, fence.mark)
-        tx.put_slot(SCOPE, KEY, fence.become, tx.now + MAX_SPAN_MS)
-
-
-def _has_none(tx: SlotTransaction) -> bool:
-    return tx.count_slots(SCOPE, KEY) == 0
+        tx.put_record(SPACE, MARK, fence.become.encode(), None)

@@ -17,7 +17,9 @@ from tenure.model.ops import Op
 MAX_RECORD_BYTES = 65_536
 MAX_KEY = MAX_NAME + 100  # a name, and a suffix that distinguishes its records
 
-Space = Literal["worker", "audit", "error", "rate", "bulk", "past", "pause", "reply", "step"]
+Space = Literal[
+    "worker", "audit", "error", "rate", "bulk", "past", "pause", "reply", "ring", "step"
+]
 RecordKey = Annotated[str, Meta(min_length=1, max_length=MAX_KEY)]
 
 

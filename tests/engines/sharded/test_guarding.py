@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tenure.core.fencing import SCOPE
 from tenure.engines.sharded.guarding import Misplaced, misplaced
 from tenure.engines.sharded.placing import END, Placing
+from tenure.engines.sharded.shard import SCOPE
 from tenure.model import ops
 from tenure.model.job import JobSpec, null
 from tenure.model.ops import Op

@@ -123,7 +123,7 @@ class Attempt:
     ) -> bool:
         with piped(connection):
             db.send("begin")
-            hold(db, fence, given)
+            hold(db, fence)
             self.answers, tells = run(db, batch, given, settings)
             if any(answer != _NOTHING for answer in self.answers):
                 db.send("mark", self.mark)

@@ -269,7 +269,7 @@ class PostgresEngine:
                         db = Db(connection, self._sql)
                         if fence is not None and _has_fixed_snapshot(connection):
                             elsewhere = elsewhere or self._beside(stack)
-                        hold(db, fence, self._given, elsewhere)
+                        hold(db, fence, elsewhere)
                         answers, tells = run(db, batch, self._given, self._settings, elsewhere)
                         if tells:
                             db.send("notify_within")

@@ -95,8 +95,8 @@ END $$;
 
 -- name: hold_ring
 SELECT tenure.hold_ring(%s);
--- name: ring_marks
-SELECT holder FROM tenure.slots WHERE scope = %s AND key = %s;
+-- name: ring_mark
+SELECT value FROM tenure.records WHERE space = %s AND key = %s;
 -- name: lock_slots
 INSERT INTO tenure.slot_counts AS c (scope, key, count)
 SELECT DISTINCT w.scope, w.key, 0 FROM unnest(%s::text[], %s::text[]) w (scope, key) ORDER BY 1, 2

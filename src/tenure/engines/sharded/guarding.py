@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tenure.core.fencing import SCOPE
 from tenure.engines.sharded.locating import jobs_on
 from tenure.engines.sharded.placing import Placing
-from tenure.engines.sharded.shard import Shard
+from tenure.engines.sharded.shard import SCOPE, Shard
 from tenure.errors import Busy, InvalidInput
 from tenure.model import ops
 from tenure.model.job import JobSpec
@@ -65,7 +64,7 @@ def _named(op: Op, placing: Placing) -> Iterable[tuple[str, int | None]]:
         yield "", placing.of_slots(op.scope)
     elif isinstance(op, PutRecords):
         for record in op.records:
-            if record.space != "pause":  # each shard has those
+            if record.space not in ("pause", "ring"):  # each shard has those
                 yield "", placing.of_record(record.space, record.key)
 
 

@@ -36,12 +36,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from tenure.core.fencing import SCOPE
 from tenure.engines.sharded.cluster import Cluster, View, has_any
 from tenure.engines.sharded.guarding import Misplaced
 from tenure.engines.sharded.late import Unanswered, unanswered
 from tenure.engines.sharded.merging import merged, unfinished, with_taken
 from tenure.engines.sharded.routing import Part, Route, Router
+from tenure.engines.sharded.shard import SCOPE
 from tenure.errors import Busy, Conflict, OutcomeUnknown, StoreError, TenureError
 from tenure.model import ops, wire
 from tenure.model.job import Job

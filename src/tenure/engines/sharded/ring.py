@@ -15,15 +15,16 @@ from hashlib import blake2b
 import msgspec
 from msgspec.structs import replace
 
-from tenure.core.fencing import KEY, SCOPE, Fence
+from tenure.core.fencing import MARK, SPACE, Fence
 from tenure.engines.sharded.placing import Placing
 from tenure.engines.sharded.shard import Shard, Store
 from tenure.errors import InvalidInput, StoreError, TenureError
-from tenure.model import ops, queries
-from tenure.model.fields import MAX_NAME, MAX_SPAN_MS
+from tenure.model import queries
+from tenure.model.record_queries import ListRecords
+from tenure.model.records import NewRecord, PutRecords, Record
 
-_MEMBER = "member"  # the key of the slot whose holder is the name of the shard
-MAX_NAMES = 400  # characters of all names
+_MEMBER = "member"  # the key of the record with the name of the shard; sorts after the mark
+MAX_NAMES = 10_000  # characters of all names
 
 
 class Ring(msgspec.Struct, frozen=True):
@@ -57,15 +58,8 @@ class Ring(msgspec.Struct, frozen=True):
         return replace(self, epoch=self.epoch + 1, **changes)
 
     def text(self) -> str:
-        """The mark: all names once, and each set of shards as bits."""
-        names = sorted({*self.used, *self.side})
-        bits = [
-            f"{sum(1 << names.index(name) for name in part):x}"
-            for part in (self.names, self.side, self.to, self.frozen)
-        ]
-        kind = "spread" if self.spread else "together"
-        span = f"{self.below:x}-{self.upto:x}"
-        return " ".join([str(self.epoch), self.origin, kind, span, *bits, *names])
+        """The mark: JSON."""
+        return msgspec.json.encode(self).decode()
 
     def placing(self, among: Sequence[str]) -> Placing:
         """Where tenants are, by the numbers of these shards."""
@@ -81,17 +75,11 @@ class Ring(msgspec.Struct, frozen=True):
         )
 
 
-def parse(text: str) -> Ring:
+def parse(text: str | bytes) -> Ring:
     """The ring of a mark. Raises StoreError."""
     try:
-        epoch, origin, kind, span, *rest = text.split(" ")
-        bits, names = [int(part, 16) for part in rest[:4]], rest[4:]
-        ring, side, to, frozen = (
-            tuple(name for n, name in enumerate(names) if part >> n & 1) for part in bits
-        )
-        below, upto = (int(part, 16) for part in span.split("-"))
-        return Ring(int(epoch), origin, kind == "spread", ring, side, to, below, upto, frozen)
-    except ValueError:
+        return msgspec.json.decode(text, type=Ring)
+    except msgspec.DecodeError:
         raise StoreError(f"the mark of a shard cannot be read: {text!r:.200}") from None
 
 
@@ -115,8 +103,12 @@ class Mark(msgspec.Struct, frozen=True):
 
 def read(store: Store) -> Mark:
     """What a shard stores about the shards."""
-    name, ring = _holder(store, _MEMBER), _holder(store, KEY)
-    return Mark(None if name is None else name.split(" ")[0], None if ring is None else parse(ring))
+    found = _stored(store)
+    name, ring = found.get(_MEMBER), found.get(MARK)
+    return Mark(
+        None if name is None else msgspec.json.decode(name, type=str),
+        None if ring is None else parse(ring),
+    )
 
 
 def check(mark: Mark, store: Store, name: str) -> None:
@@ -188,30 +180,28 @@ def lacks(ring: Ring, names: Sequence[str]) -> InvalidInput | None:
 
 def join(store: Store, name: str, ring: Ring) -> None:
     """Mark a new store as a shard of this ring."""
-    member = ops.TakeSlot(SCOPE, _MEMBER, name, MAX_SPAN_MS, limit=1)
-    store.apply([member], Fence("", ring.text()))
+    member = NewRecord(SPACE, _MEMBER, msgspec.json.encode(name))
+    store.apply([PutRecords((member,))], Fence("", ring.text()))
 
 
 def ring_of(store: Store | Shard) -> Ring | None:
     """The ring as a shard knows it."""
-    text = _holder(store, KEY)
-    return None if text is None else parse(text)
+    mark = _stored(store).get(MARK)
+    return None if mark is None else parse(mark)
 
 
 def advance(store: Store | Shard, old: Ring, new: Ring) -> None:
     """Give a shard its next mark. Raises Fenced if it has another one by now."""
-    text = new.text()
-    assert len(text) <= MAX_NAME
-    store.apply([], Fence(old.text(), text))
+    store.apply([], Fence(old.text(), new.text()))
 
 
-def _holder(store: Store | Shard, key: str) -> str | None:
-    found = store.read(queries.ListSlots(SCOPE, key))
+def _stored(store: Store | Shard) -> dict[str, bytes]:
+    """What a shard stores about the shards, by key."""
+    found = store.read(ListRecords(SPACE, MARK, _MEMBER, 2))
     if isinstance(found, TenureError):
         raise found
     assert isinstance(found, list)
-    holders = [slot.holder for slot in found if isinstance(slot, queries.Slot)]
-    return holders[0] if holders else None
+    return {one.key: one.value for one in found if isinstance(one, Record)}
 
 
 def _is_used(store: Store) -> bool:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from tenure.core.fencing import SCOPE, Fence
+from tenure.core.fencing import Fence
 from tenure.errors import Busy, StoreError, StoreFull, StoreReadOnly, StoreRejected
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
@@ -21,6 +21,7 @@ from tenure.model.queries import Found, Query
 
 log = logging.getLogger("tenure.shards")
 
+SCOPE = "tenure.shards"  # of slots that each shard has for itself
 TRY_SECONDS = 1.0  # between two tries to reach a shard that is away
 QUICK_SECONDS = 2.0  # within which a shard must respond to be used again
 T = TypeVar("T")
