@@ -8,7 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenure import InvalidInput, Job, LeaseLost, NewJob, PayloadTooLarge, Queue, State
+from tenure import (
+    Conflict,
+    InvalidInput,
+    Job,
+    JobNotFound,
+    LeaseLost,
+    NewJob,
+    PayloadTooLarge,
+    Queue,
+    State,
+)
 from tenure.features.steps import data
 from tenure.features.steps.data import (
     Checkpoint,
@@ -534,3 +544,75 @@ def test_the_lease_that_was_lost_names_the_state_of_the_suspended_job(
     (answer,) = apply(Checkpoint(*lease(job), "one"))
     assert isinstance(answer, LeaseLost)
     assert "pending" in answer.message
+
+
+# What people see ----------------------------------------------------------------------------------
+
+
+def reasons(queue: Queue, job_id: str) -> list[Any]:
+    return list(queue.explain(job_id).reasons)
+
+
+def test_why_says_what_a_suspended_job_waits_for(
+    queue: Queue, apply: Apply, clock: ManualClock
+) -> None:
+    now = clock.now_ms()
+    for name in "abc":
+        queue.enqueue("q", id=name)
+    a, b, c = queue.claim("q", limit=3)
+    apply(
+        Suspend(*lease(a), "cool off", delay_ms=DAY),
+        Suspend(*lease(b), "approval", kind="wait"),
+        Suspend(*lease(c), "labels", kind="gather", then=(spec("x", "p"),)),
+    )
+    sleeps, waits = (reasons(queue, one) for one in "ab")
+    assert [(one.kind, one.name, one.since, one.until) for one in sleeps] == [
+        ("sleep", "cool off", now, now + DAY)
+    ]
+    assert [(one.kind, one.name, one.since, one.until) for one in waits] == [
+        ("wait", "approval", now, None)
+    ]
+    assert "waits for the signal 'approval' since" in waits[0].text
+    assert waits[0].fix == "tenure signal b approval '{}'"
+    suspended, children = reasons(queue, "c")
+    assert (suspended.kind, suspended.name) == ("gather", "labels")
+    assert [one.id for one in children.parents] == ["x"]
+
+
+def test_why_says_nothing_of_a_suspension_that_is_over(queue: Queue, apply: Apply) -> None:
+    job = running(queue)
+    apply(Suspend(*lease(job), "nap", delay_ms=0))
+    queue.fail(take(queue), "boom", retry_in=60)
+    (delayed,) = reasons(queue, "a")
+    assert delayed.due_at == queue.get("a").run_at
+
+
+def test_the_calls_of_a_queue_send_signals_and_list_steps(queue: Queue, apply: Apply) -> None:
+    job = running(queue)
+    apply(*(Checkpoint(*lease(job), f"s{n}", result=raw("x" * 900_000)) for n in range(6)))
+    assert queue.signal("a", "go", {"by": "ann"}) == 1
+    assert queue.signal(job, "go") == 0
+    found = queue.steps("a")
+    assert [one.name for one in found.steps] == [f"s{n}" for n in range(6)]
+    assert [(one.name, one.value) for one in found.signals] == [("go", raw({"by": "ann"}))]
+    for call in (lambda: queue.steps("nobody"), lambda: queue.signal("nobody", "go")):
+        with pytest.raises(JobNotFound):
+            call()
+
+
+def test_a_replay_from_a_step_that_cannot_be_says_why(queue: Queue, apply: Apply) -> None:
+    job = running(queue)
+    apply(Checkpoint(*lease(job), "one"), Checkpoint(*lease(job), "two"))
+    with pytest.raises(Conflict, match="is leased: only dead and cancelled jobs"):
+        queue.replay_from("a", "two")
+    queue.fail(job, "boom", fatal=True)
+    with pytest.raises(Conflict, match=r"has no step 'three' with the key 'k': `tenure steps a`"):
+        queue.replay_from("a", "three", "k")
+    queue.replay_from("a", "two")
+    assert [one.name for one in queue.steps("a").steps] == ["one"]
+    apply(undo(take(queue), "refund"))
+    queue.cancel("a")
+    with pytest.raises(Conflict, match="were undone: a plain replay starts it over"):
+        queue.replay_from("a", "one")
+    with pytest.raises(JobNotFound):
+        queue.replay_from("nobody", "one")

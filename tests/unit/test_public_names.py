@@ -61,6 +61,9 @@ PROMISED = {
         "Rates",
         "QueueRates",
         "RatePoint",
+        "Steps",
+        "Step",
+        "SentSignal",
     ],
     "errors": [
         "TenureError",
@@ -126,6 +129,7 @@ CALLS = {
         "groups",
         "group_totals",
     ],
+    "steps": ["steps", "signal", "replay_from"],
     "operating": ["cancel", "replay", "run_now", "delete", "purge", "update", "replay_edited"],
     "flow control": ["pause", "resume"],
     "the audit log": ["audit"],

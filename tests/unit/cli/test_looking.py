@@ -18,7 +18,8 @@ COMMANDS = [
     "enqueue", "claim", "ack", "fail", "extend", "release", "cancel", "replay", "run-now",
     "delete", "purge", "pause", "resume", "limit", "maintain", "reconcile", "demo", "worker",
     "scheduler", "schedules", "serve", "token", "migrate", "copy", "reshard", "readmit", "errors",
-    "mute-error", "audit", "rates", "update", "history", "related", "find",
+    "mute-error", "audit", "rates", "update", "history", "related", "find", "steps",
+    "signal", "replay-from",
 ]  # fmt: skip
 JOB_FIELDS = {field.encode_name for field in msgspec.structs.fields(Job)}
 HOSTILE = "\x1b[2J[red]\u202eevil\x9b2J\x7f\u2066\u061c\nline"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from tenure import Queue, State
 from tenure.cli import maintenance
+from tenure.features.steps.data import Checkpoint, Suspend
+from tenure.queue import store_of
 from tests.unit.cli.terminal import Terminal
 
 
@@ -364,3 +367,40 @@ def test_the_demonstration_makes_a_file_of_its_own(
 
     assert answer["url"].startswith(f"sqlite:///{cli.folder}/tenure-demo-")
     assert (answer["stats"]["done"], answer["stats"]["dead"]) == (14, 1)
+
+
+def test_steps_are_listed_and_a_signal_wakes_the_job(cli: Terminal) -> None:
+    with cli.open() as queue:
+        queue.enqueue("mail", id="order-1")
+        (job,) = queue.claim("mail")
+        store_of(queue).do(
+            [
+                Checkpoint(
+                    job.id, job.token, "charge", result=msgspec.Raw(b'{"paid":3}'), took_ms=9
+                ),
+                Checkpoint(job.id, job.token, "reserve", "sku-7"),
+                Suspend(job.id, job.token, "approval", kind="wait"),
+            ]
+        )
+    assert cli.text("steps", "order-1").splitlines() == [
+        "#  step             kind  when  took  result",
+        '1  charge           step  now   9ms   {"paid":3}',
+        "2  reserve (sku-7)  step  now         null",
+        "3  approval         wait  now         until there is a signal",
+    ]
+    assert "tenure signal order-1 approval '{}'" in cli.text("why", "order-1")
+    assert cli.text("signal", "order-1", "approval", '{"by": "ann"}') == (
+        "Sent 'approval' to order-1.\n"
+    )
+    again = cli.text("signal", "order-1", "approval")
+    assert again == "Nothing was sent: job order-1 is pending, or has such a signal already.\n"
+    last = cli.text("steps", "order-1").splitlines()[-1]
+    assert last.startswith("signal 'approval'")
+    assert last.endswith(', now: {"by":"ann"}')
+    assert cli.json("steps", "order-1")["steps"][0]["result"] == {"paid": 3}
+    with cli.open() as queue:
+        queue.fail(queue.claim("mail")[0], "boom", fatal=True)
+    assert cli.text("replay-from", "order-1", "reserve", "--key", "sku-7") == (
+        "Replayed order-1 from 'reserve'.\n"
+    )
+    assert [one["name"] for one in cli.json("steps", "order-1")["steps"]] == ["charge"]

@@ -13,6 +13,7 @@ from tenure.engines.memory.memory_store import Record, handles, is_outside
 from tenure.engines.memory.reading import Reads
 from tenure.errors import JobNotFound
 from tenure.features.live_workers import data as worker_records
+from tenure.features.steps.data import decode_head, head_key
 from tenure.features.why import data as why
 from tenure.features.why.data import Explain
 from tenure.model import ops, pause_records
@@ -80,12 +81,21 @@ class Explaining(Reads):
             yield why.Expired(job.expires_at or 0)
             return
         yield from self._pauses(job, grant)
+        suspended = list(self._suspended(after.job))
         if after.job.state is State.WAITING:
+            yield from suspended
             yield self._waits_for(after, grant)
         elif not after.ready:
-            yield why.Delayed(after.job.run_at, after.job.attempts, after.job.max_attempts)
+            delayed = why.Delayed(after.job.run_at, after.job.attempts, after.job.max_attempts)
+            yield from suspended or [delayed]
         else:
             yield from self._in_line(after, grant, now)
+
+    def _suspended(self, job: Job) -> Iterator[why.AnyReason]:
+        kept = self.side.get(("step", head_key(job.id)))
+        found = None if kept is None else decode_head(kept.value).suspended
+        if found is not None and found.token == job.token:
+            yield why.Suspended(found.kind, found.name, found.at, found.until)
 
     def _heard_at(self, job: Job) -> int | None:
         """When its worker learned that it was cancelled."""

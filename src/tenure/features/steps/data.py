@@ -20,10 +20,10 @@ from msgspec.structs import replace
 
 from tenure.errors import Busy, InvalidInput, PayloadTooLarge, TenureError
 from tenure.model.fields import Label, Name, PositiveSpan, Span
-from tenure.model.job import NULL, JobSpec, null
+from tenure.model.job import NULL, Job, JobSpec, null
 from tenure.model.ops import Answer, Entry, JobsOp, LeaseOp, Moved, Needs, NewJobs
 from tenure.model.queries import PAGE_BYTES, Get, JobQuery, Query
-from tenure.model.record_queries import Read, every
+from tenure.model.record_queries import ListRecords, Read, every
 from tenure.model.records import Record
 
 MAX_STEPS = 1_000  # of a job
@@ -157,7 +157,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     size: int = 0  # in bytes, as counted for MAX_BYTES
 
 
-class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
+class SentSignal(msgspec.Struct, frozen=True, omit_defaults=True):
     """A signal that a job has received."""
 
     name: str
@@ -171,7 +171,7 @@ class Suspension(msgspec.Struct, frozen=True, omit_defaults=True):
     another one."""
 
     name: str
-    kind: Kind
+    kind: Literal["sleep", "wait", "gather"]
     at: int
     token: int
     key: str = ""
@@ -207,7 +207,7 @@ class Steps(msgspec.Struct, frozen=True, tag=True, tag_field="answer", omit_defa
     what undoes its steps was enqueued."""
 
     steps: list[Step] = []
-    signals: list[Sent] = []
+    signals: list[SentSignal] = []
     after: int | None = None
     suspended: Suspension | None = None
     undone: bool = False
@@ -222,7 +222,7 @@ _OF_JOB, _PAST = "\x01", "\x02"  # end the id of a job; no id has a NUL, and 0x0
 _HEAD, _STEP, _PART, _SIGNAL, _UNDO = "hstwu"  # the first character after that
 decode_head = msgspec.json.Decoder(Head).decode
 decode_step = msgspec.json.Decoder(Step).decode
-decode_signal = msgspec.json.Decoder(Sent).decode
+decode_signal = msgspec.json.Decoder(SentSignal).decode
 _decode_spec = msgspec.json.Decoder(JobSpec).decode
 encode = msgspec.json.Encoder().encode
 
@@ -297,7 +297,7 @@ def rows_of_undo(job_id: str, number: int, spec: JobSpec) -> Rows:
         yield f"{first}{n:03d}", part
 
 
-def rows_of_signal(job_id: str, sent: Sent) -> Rows:
+def rows_of_signal(job_id: str, sent: SentSignal) -> Rows:
     yield signal_key(job_id, sent.name), encode(sent)
 
 
@@ -317,7 +317,7 @@ class Found:
 
     def __init__(self, job_id: str, rows: Iterable[tuple[str, bytes]]) -> None:
         self.head: Head | None = None
-        self.signals: list[Sent] = []
+        self.signals: list[SentSignal] = []
         self._steps: list[Step] = []
         self._parts: dict[str, bytes] = {}
         self._undos: dict[int, bytes] = {}
@@ -387,6 +387,15 @@ def list_steps(read: Read, query: ListSteps) -> Steps:
         if query.grant is None or query.grant.allows(head.queue, head.tenant):
             return found_in(query.id, every(read, "step", *keys_of(query.id))).page(query.after)
     return Steps()
+
+
+def suspension(read: Read, job: Job) -> Suspension | None:
+    """Why a job that is not leased was suspended, unless something else has happened since."""
+    key = head_key(job.id)
+    for one in read(ListRecords("step", key, key, 1)) if job.has_steps else ():
+        found = decode_head(one.value).suspended
+        return found if found is not None and found.token == job.token else None
+    return None
 
 
 def found_in(job_id: str, records: Iterable[Record]) -> Found:

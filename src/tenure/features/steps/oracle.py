@@ -20,7 +20,7 @@ from tenure.features.steps.data import (
     ListSteps,
     Recall,
     ReplayFrom,
-    Sent,
+    SentSignal,
     Signal,
     Step,
     Steps,
@@ -39,7 +39,7 @@ class Kept:
     def __init__(self, job: Job, found: data.Found) -> None:
         self.head = found.head or Head(job.queue, job.tenant)
         self.steps: list[Step] = found.steps
-        self.signals: dict[str, Sent] = {sent.name: sent for sent in found.signals}
+        self.signals: dict[str, SentSignal] = {sent.name: sent for sent in found.signals}
         self.undos: dict[int, JobSpec] = found.undos
 
     def step(self, op: Checkpoint | Suspend) -> Step | None:
@@ -206,7 +206,7 @@ class Oracle(Part):
             if len(kept.signals) >= data.MAX_SIGNALS:
                 return False
             by = "" if op.note is None else op.note.by
-            kept.signals[op.name] = Sent(op.name, now, op.value, by)
+            kept.signals[op.name] = SentSignal(op.name, now, op.value, by)
             self._store(record, kept)
             why = kept.head.suspended
             waits = why is not None and (why.kind, why.name, why.token) == (

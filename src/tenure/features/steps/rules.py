@@ -22,7 +22,7 @@ from tenure.features.steps.data import (
     Head,
     Recall,
     ReplayFrom,
-    Sent,
+    SentSignal,
     Signal,
     Step,
     Suspend,
@@ -268,7 +268,7 @@ def _send(tx: Transaction[J], desk: Desk, op: Signal, job: J) -> bool:
     key, head = data.signal_key(job.id, op.name), desk.head(job.id)
     if job.state in FINAL or desk.value(key) is not None or data.too_many_signals(head):
         return False
-    sent = Sent(op.name, tx.now, op.value, "" if op.note is None else op.note.by)
+    sent = SentSignal(op.name, tx.now, op.value, "" if op.note is None else op.note.by)
     desk.put(data.rows_of_signal(job.id, sent))
     desk.put_head(job.id, replace(head, signals=head.signals + 1))
     kept = head.suspended

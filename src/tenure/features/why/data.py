@@ -114,6 +114,18 @@ class Delayed(Reason, frozen=True, tag="delayed"):
     fix: str = ""
 
 
+class Suspended(Reason, frozen=True, tag="suspended"):
+    """The job has suspended itself until a time, a signal, or the end of the jobs that it waits
+    for. until: None if there is no limit of time."""
+
+    kind: Literal["sleep", "wait", "gather"]
+    name: str
+    since: int
+    until: int | None = None
+    text: str = ""
+    fix: str = ""
+
+
 class Limited(Reason, frozen=True, tag="limit"):
     """A concurrency limit is used up. tenant, group: of the limit; "*" for each. holders: some of
     the running jobs. used, limit: None if the caller may not see them."""
@@ -167,8 +179,8 @@ class InLine(Reason, frozen=True, tag="in_line"):
 
 
 AnyReason = (
-    Finished | Running | LeaseOver | Expired | Paused | WaitsFor | Delayed | Limited | RateLimited
-    | NoWorker | Next | InLine
+    Finished | Running | LeaseOver | Expired | Paused | WaitsFor | Delayed | Suspended | Limited
+    | RateLimited | NoWorker | Next | InLine
 )  # fmt: skip
 
 
@@ -317,6 +329,17 @@ def _delayed(reason: Delayed, about: Context) -> Words:
     return f"{text}.", f"tenure run-now {shlex.quote(about.job.id)}"
 
 
+def _suspended(reason: Suspended, about: Context) -> Words:
+    since, job_id = _when(reason.since), shlex.quote(about.job.id)
+    until = "" if reason.until is None else f", until {_when(reason.until)}"
+    if reason.kind == "sleep":
+        return f"It sleeps ({reason.name}) since {since}{until}.", f"tenure run-now {job_id}"
+    if reason.kind == "gather":
+        return f"It waits for the jobs of its step {reason.name!r} since {since}.", ""
+    text = f"It waits for the signal {reason.name!r} since {since}{until}."
+    return text, f"tenure signal {job_id} {shlex.quote(reason.name)} '{{}}'"
+
+
 def _limited(reason: Limited, about: Context) -> Words:
     of = "" if reason.limit is None else f": {reason.used:,} of {reason.limit:,} run"
     text = f"{_scope(reason.scope, about.job)} has reached its limit{of}."
@@ -367,6 +390,7 @@ _WORDS: dict[type[Reason], Callable[[Any, Context], Words]] = {
     Paused: _paused,
     WaitsFor: _waits_for,
     Delayed: _delayed,
+    Suspended: _suspended,
     Limited: _limited,
     RateLimited: _rate_limited,
     NoWorker: _no_worker,

@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from tenure.core.claim import BY_TURN, UNLIMITED, serve
 from tenure.core.limits import EVERYTHING, Rules, TenantGroup
 from tenure.features.live_workers.data import has_worker, last_seen
+from tenure.features.steps.data import suspension
 from tenure.features.why import data as why
 from tenure.model import ops
 from tenure.model.job import FINAL, Job, State
@@ -212,9 +213,12 @@ class _Explaining:
         pauses = list(self._pauses())
         yield from pauses
         if job.state is State.WAITING:
+            yield from self._suspended()
             yield self._waits_for()
         elif job.state is State.PENDING and not facts.is_ready and job.run_at > facts.now:
-            yield why.Delayed(job.run_at, job.attempts, job.max_attempts)
+            suspended = list(self._suspended())
+            delayed = why.Delayed(job.run_at, job.attempts, job.max_attempts)
+            yield from suspended or [delayed]
         else:
             yield from self._in_line(is_paused=bool(pauses))
 
@@ -239,6 +243,11 @@ class _Explaining:
                     note = pause_note(self._facts.records, job.queue, *names)
                 known = () if note is None else (note.since, note.by, note.reason)
                 yield why.Paused(scope, *names, *known)
+
+    def _suspended(self) -> Iterator[why.AnyReason]:
+        found = suspension(self._facts.records, self._job)
+        if found is not None:
+            yield why.Suspended(found.kind, found.name, found.at, found.until)
 
     def _waits_for(self) -> why.WaitsFor:
         found, count = self._facts.parents()
