@@ -38,7 +38,7 @@ from tenure.features.bulk.data import Matches
 from tenure.features.errors.data import ErrorGroup, ErrorGroups
 from tenure.features.live_workers.data import LiveWorker
 from tenure.features.rates.data import QueueRates, RatePoint, Rates
-from tenure.features.steps.data import SentSignal, Step, Steps
+from tenure.features.steps.data import JobSteps, SentSignal, Step
 from tenure.features.why.data import Explained
 from tenure.model.history import JobMove
 from tenure.model.job import Failure, Job, Lease, NewJob, State
@@ -154,7 +154,7 @@ __all__ = [
     "Rates",
     "QueueRates",
     "RatePoint",
-    "Steps",
+    "JobSteps",
     "Step",
     "SentSignal",
     # errors

@@ -22,11 +22,11 @@ from tenure import (
 from tenure.features.steps import data
 from tenure.features.steps.data import (
     Checkpoint,
+    JobSteps,
     ListSteps,
     Recall,
     ReplayFrom,
     Signal,
-    Steps,
     Suspend,
 )
 from tenure.model import ops
@@ -55,9 +55,9 @@ def lease(job: Job) -> tuple[str, int]:
     return job.id, job.token
 
 
-def steps_of(queue: Queue, job_id: str) -> Steps:
+def steps_of(queue: Queue, job_id: str) -> JobSteps:
     """All steps of a job, page by page."""
-    found: Steps = store_of(queue).do(ListSteps(job_id))
+    found: JobSteps = store_of(queue).do(ListSteps(job_id))
     pages = [found]
     while pages[-1].after is not None:
         pages.append(store_of(queue).do(ListSteps(job_id, after=pages[-1].after)))
@@ -129,7 +129,7 @@ def test_the_holder_of_the_lease_reads_the_steps(queue: Queue, apply: Apply) -> 
     job = running(queue)
     apply(*(Checkpoint(*lease(job), f"s{n}", result=raw("x" * 900_000)) for n in range(6)))
     names: list[str] = []
-    page = Steps(after=0)
+    page = JobSteps(after=0)
     while page.after is not None:
         (answer,) = apply(Recall(*lease(job), after=page.after))
         page = data.decode_steps(answer.steps)
@@ -151,7 +151,7 @@ def test_nothing_is_recorded_or_suspended_without_the_lease(
     with nothing_changes(queue):
         answers = apply(Checkpoint(*held, "one"), Recall(*held), Suspend(*held, "two", delay_ms=5))
     assert all(isinstance(one, Exception) for one in answers)
-    assert steps_of(queue, "a") == Steps()
+    assert steps_of(queue, "a") == JobSteps()
 
 
 def test_large_results_are_stored_whole(queue: Queue, apply: Apply) -> None:
@@ -215,7 +215,7 @@ def test_a_job_that_is_removed_leaves_no_steps(queue: Queue, apply: Apply) -> No
             queue.ack(job)
             apply(ops.Maintain(keep_done_ms=0))
         queue.enqueue("q", id=job_id, delay=99)
-        assert steps_of(queue, job_id) == Steps()
+        assert steps_of(queue, job_id) == JobSteps()
 
 
 # Sleeps -------------------------------------------------------------------------------------------
@@ -455,7 +455,7 @@ def test_a_job_that_was_undone_starts_over_when_it_is_replayed(queue: Queue, app
     apply(undo(job, "refund"), Checkpoint(*lease(job), "x"), Signal(("a",), name="go"))
     queue.cancel("a")
     queue.replay("a")
-    assert steps_of(queue, "a") == Steps()
+    assert steps_of(queue, "a") == JobSteps()
     again = take(queue)
     (answer,) = apply(Checkpoint(*lease(again), "x", result=raw(2)))
     assert answer.created
@@ -517,7 +517,7 @@ def test_a_grant_hides_the_steps_of_others(queue: Queue, apply: Apply) -> None:
     apply(Checkpoint(*lease(job), "one"))
     others, own = Grant(tenants=("other",)), Grant(tenants=("acme",))
     store = store_of(queue)
-    assert store.do(ListSteps("a", grant=others)) == Steps()
+    assert store.do(ListSteps("a", grant=others)) == JobSteps()
     assert len(store.do(ListSteps("a", grant=own)).steps) == 1
     answers = apply(
         Checkpoint(*lease(job), "two", grant=others),
@@ -533,7 +533,7 @@ def test_a_grant_hides_the_steps_of_others(queue: Queue, apply: Apply) -> None:
 def test_jobs_without_steps_say_so(queue: Queue) -> None:
     queue.enqueue_many([NewJob(queue="q", id="a"), NewJob(queue="q", id="b")])
     assert not any(job.has_steps for job in queue.claim("q", limit=2))
-    assert steps_of(queue, "a") == Steps()
+    assert steps_of(queue, "a") == JobSteps()
 
 
 def test_the_lease_that_was_lost_names_the_state_of_the_suspended_job(

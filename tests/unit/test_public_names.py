@@ -61,7 +61,7 @@ PROMISED = {
         "Rates",
         "QueueRates",
         "RatePoint",
-        "Steps",
+        "JobSteps",
         "Step",
         "SentSignal",
     ],

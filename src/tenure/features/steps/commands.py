@@ -12,7 +12,7 @@ from tenure.cli.ids import full_id
 from tenure.cli.params import json
 from tenure.cli.tables import cell, frame, words
 from tenure.cli.text import absolute, relative, span
-from tenure.features.steps.data import SentSignal, Step, Steps
+from tenure.features.steps.data import JobSteps, SentSignal, Step
 
 _LONGEST = 60  # characters of a result
 
@@ -36,7 +36,7 @@ def steps(app: App, /, id: str) -> None:
     app.answer(found, lambda: _shown(found, now))
 
 
-def _shown(found: Steps, now: int) -> RenderableType:
+def _shown(found: JobSteps, now: int) -> RenderableType:
     if not found.steps and not found.signals:
         return words("No steps.")
     parts: list[RenderableType] = []

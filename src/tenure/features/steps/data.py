@@ -201,7 +201,7 @@ class ListSteps(JobQuery, frozen=True):
     after: Number = 0
 
 
-class Steps(msgspec.Struct, frozen=True, tag=True, tag_field="answer", omit_defaults=True):
+class JobSteps(msgspec.Struct, frozen=True, tag=True, tag_field="answer", omit_defaults=True):
     """A page of steps, and all signals. after: where the next page starts, if there is one.
     suspended: why the job is, or was last, suspended. undone: the job ended dead or cancelled, and
     what undoes its steps was enqueued."""
@@ -213,7 +213,7 @@ class Steps(msgspec.Struct, frozen=True, tag=True, tag_field="answer", omit_defa
     undone: bool = False
 
 
-decode_steps = msgspec.json.Decoder(Steps).decode  # of a Recalled
+decode_steps = msgspec.json.Decoder(JobSteps).decode  # of a Recalled
 
 
 # As records ---------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ class Found:
         """The jobs that undo steps, by the numbers of the steps."""
         return {number: _decode_spec(text) for number, text in sorted(self._undos.items())}
 
-    def page(self, after: int) -> Steps:
+    def page(self, after: int) -> JobSteps:
         """The steps after a number, as many as fit."""
         page: list[Step] = []
         size = 0
@@ -370,7 +370,7 @@ class Found:
                 break
         head = self.head
         more = bool(page) and page[-1].number < self._steps[-1].number
-        return Steps(
+        return JobSteps(
             page,
             self.signals,
             page[-1].number if more else None,
@@ -379,14 +379,14 @@ class Found:
         )
 
 
-def list_steps(read: Read, query: ListSteps) -> Steps:
+def list_steps(read: Read, query: ListSteps) -> JobSteps:
     """The steps of a job, unless the grant hides it. Raises Busy if they change meanwhile."""
     key = head_key(query.id)
     heads = [decode_head(one.value) for one in every(read, "step", key, key)]
     for head in heads:
         if query.grant is None or query.grant.allows(head.queue, head.tenant):
             return found_in(query.id, every(read, "step", *keys_of(query.id))).page(query.after)
-    return Steps()
+    return JobSteps()
 
 
 def suspension(read: Read, job: Job) -> Suspension | None:

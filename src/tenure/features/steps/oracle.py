@@ -17,13 +17,13 @@ from tenure.features.steps import data
 from tenure.features.steps.data import (
     Checkpoint,
     Head,
+    JobSteps,
     ListSteps,
     Recall,
     ReplayFrom,
     SentSignal,
     Signal,
     Step,
-    Steps,
     Suspend,
     Suspension,
 )
@@ -244,10 +244,10 @@ class Oracle(Part):
         return replace(changed, refused=refused)
 
     @handles(ListSteps)
-    def _list(self, query: ListSteps, now: int) -> Steps | TenureError:
+    def _list(self, query: ListSteps, now: int) -> JobSteps | TenureError:
         record = self._engine._records.get(query.id)
         if record is None or self._engine._is_hidden(query.grant, query.id):
-            return Steps()
+            return JobSteps()
         return data.Found(query.id, self._rows(query.id)).page(query.after)
 
     # What happens to jobs -----------------------------------------------------------------------
