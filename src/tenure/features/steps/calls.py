@@ -74,3 +74,6 @@ def _why_not(job: Job, op: ReplayFrom, found: JobSteps, changed: Changed) -> str
         key = f" with the key {op.key!r}" if op.key else ""
         return f"job {job.id!r} has no step {op.name!r}{key}: `tenure steps {job.id}` lists them"
     return f"job {job.id!r} is {job.state.value}: only dead and cancelled jobs are replayed"
+
+
+CALLS = HasSteps
