@@ -13,7 +13,7 @@ log = logging.getLogger("tenure.service")
 BACKLOG = 2_048
 # Connections accepted in one iteration of the event loop. (uvloop itself accepts one; while the
 # loop is busy, everybody who connects would wait behind those that connect again and again.)
-AT_ONCE = 32
+AT_ONCE = 16
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 EXHAUSTED_SECONDS = 1.0  # before the next connection is accepted
 

@@ -11,7 +11,7 @@ from tenure.server.exchange import Exchange
 from tenure.server.problems import TooSlow
 
 GONE = "the client went away before its request was served"
-SLICE_SECONDS = 0.005  # of one iteration of the event loop, in which requests begin at once
+SLICE_SECONDS = 0.002  # of one iteration of the event loop, in which requests begin at once
 
 
 class Turns:
