@@ -49,8 +49,6 @@ SELECT key, value FROM tenure.records
 WHERE space = %s AND key >= %s AND key <= %s
     AND (expires_at IS NULL OR expires_at > (SELECT tenure.moment(%s)))
 ORDER BY key LIMIT 1 FOR UPDATE SKIP LOCKED;
--- name: some_records
-SELECT key, value FROM tenure.records WHERE space = %s AND key = ANY (%s::text[]);
 -- name: put_records
 INSERT INTO tenure.records (space, key, value)
 SELECT %s, w.key, w.value FROM unnest(%s::text[], %s::text[]) w (key, value) ORDER BY w.key

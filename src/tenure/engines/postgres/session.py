@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +27,10 @@ class Db:
         cursor = self._connection.cursor(row_factory=tuple_row)
         values = [array(value) if type(value) is list else value for value in params]
         return cursor.execute(self._sql[name], values, prepare=False)
+
+    def listed(self, values: Sequence[str]) -> list[str]:
+        """Values as one parameter of a statement."""
+        return list(values)
 
     def all(self, name: str, *params: Any) -> list[TupleRow]:
         """Every row."""

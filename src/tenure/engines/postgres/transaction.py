@@ -7,18 +7,17 @@ are written at the end, once per lane.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from tenure.core.transaction import Edit, Existing, Owner, Scope, UniqueKey
+from tenure.core.transaction import Edit, Existing, Owner, UniqueKey
 from tenure.engines.postgres import insert
 from tenure.engines.postgres.session import Db
-from tenure.engines.sql.limit_names import mark
 from tenure.engines.sql.rows import LEASED, READY, STATES, job_of, result_text
 from tenure.engines.sql.rows import Row as PlainRow
+from tenure.engines.sql.side_tables import SideTables, store_limit
 from tenure.model import states
 from tenure.model.job import Job, JobSpec, State
 from tenure.model.ops import Entry, Limit, Schedule
@@ -67,13 +66,14 @@ class LaneNews:
         self.head = head if self.head is None else min(head, self.head)
 
 
-class Transaction:
+class Transaction(SideTables):
     """Implements tenure.core.transaction.Transaction. `given` is the time of a clock other than the
     server's, if any. `elsewhere` sees recent commits if this transaction's snapshot is fixed."""
 
     def __init__(
         self, db: Db, given: int | None, settings: Settings, elsewhere: Db | None = None
     ) -> None:
+        super().__init__(db, given)
         self.db = db
         self.given = given
         self.most_swept = settings.sweep
@@ -363,34 +363,18 @@ class Transaction:
                 self.db.send("use_queue", row[0])
         return row is not None
 
-    def limit(self, scope: Scope) -> Limit:
-        queue, tenant, group = scope
-        row = self.db.one("limit_of", queue, mark(tenant), mark(group))
-        return Limit(*scope, *(row or (None, None, None, None, False)))
-
     def put_limit(self, old: Limit, new: Limit) -> None:
         """The server decides which tenants and lanes are affected, because it also creates
         lanes."""
         queue = self.queues[new.queue]
-        key = (new.queue, mark(new.tenant), mark(new.group))
-        self.db.send("delete_limit", *key)
-        if not new.is_default:
-            bounds = (new.concurrency, new.rate, new.per_ms, new.weight, new.paused)
-            self.db.send("insert_limit", *key, *bounds)
-        if new.tenant is None:
-            own = (new.paused, new.concurrency, new.rate, new.per_ms)
-            self.db.send("limit_queue", *own, queue)
-        else:
+        store_limit(self.db, new, queue)
+        if new.tenant is not None:
             self.db.send("rebound", queue, new.tenant)
 
     def fill_bucket(self, queue: str, tokens: int) -> None:
         self.db.send("save_queue", tokens, self.now, self.queues[queue])
 
     # Schedules and idempotency keys -------------------------------------------------------------
-
-    @contextmanager
-    def by_store_time(self) -> Iterator[None]:
-        yield
 
     def schedule(self, name: str) -> Schedule | None:
         sent = self.db.send("schedule", name)
@@ -422,37 +406,9 @@ class Transaction:
 
     # Records ------------------------------------------------------------------------------------
 
-    def record(self, space: Space, key: str) -> bytes | None:
-        row = self.db.one("record", space, key, self.given)
-        return None if row is None else str(row[0]).encode()
-
-    def put_record(self, space: Space, key: str, value: bytes, expires_at: int | None) -> None:
-        self.db.send("put_record", space, key, value.decode(), expires_at)
-
-    def drop_record(self, space: Space, key: str) -> None:
-        self.db.send("drop_record", space, key)
-
-    def free_record(self, space: Space, first: str, last: str) -> tuple[str, bytes] | None:
-        row = self.db.one("free_record", space, first, last, self.given)
-        return None if row is None else (row[0], row[1].encode())
-
-    def count_records(self, space: Space, first: str, last: str, most: int) -> int:
-        return int(self.db.value("count_records", space, first, last, most))
-
-    def records(self, space: Space, keys: Sequence[str]) -> dict[str, bytes]:
-        found = self.db.all("some_records", space, list(keys))
-        return {key: value.encode() for key, value in found}
-
-    def list_records(self, space: Space, first: str, last: str) -> list[tuple[str, bytes]]:
-        found = self.db.all("records_between", space, first, last)
-        return [(key, value.encode()) for key, value in found]
-
     def put_records(self, space: Space, values: Mapping[str, bytes]) -> None:
         texts = [value.decode() for value in values.values()]
         self.db.send("put_records", space, list(values), texts)
-
-    def drop_records(self, space: Space, first: str, last: str) -> None:
-        self.db.send("drop_records_between", space, first, last)
 
     def note_steps(self, ids: Sequence[str]) -> None:
         self.db.send("note_steps", list(ids))

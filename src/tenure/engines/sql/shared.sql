@@ -194,6 +194,8 @@ DELETE FROM tenure.records WHERE space = ? AND key = ?;
 -- name: count_records
 SELECT count(*) FROM (
     SELECT 1 FROM tenure.records WHERE space = ? AND key >= ? AND key <= ? LIMIT ?) x;
+-- name: some_records
+SELECT key, value FROM tenure.records WHERE space = ? AND key = ANY (?::text[]);
 -- name: records_between
 SELECT key, value FROM tenure.records WHERE space = ? AND key >= ? AND key <= ? ORDER BY key;
 -- name: drop_records_between

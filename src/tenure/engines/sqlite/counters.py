@@ -16,6 +16,7 @@ from typing import Any
 from tenure.core.limits import Rules, TenantGroup
 from tenure.engines.sql.limit_names import mark, unmark
 from tenure.engines.sql.rows import LEASED, READY, STATES
+from tenure.engines.sql.side_tables import store_limit
 from tenure.engines.sqlite.db import Db, json, listed
 from tenure.model import ops
 from tenure.model.ops import Limit
@@ -352,19 +353,12 @@ class Books:
         """Store a limit, and apply it to the affected tenants and lanes."""
         queue = self.queue_or_new(limit.queue)
         self.forget()
-        key = (limit.queue, mark(limit.tenant), mark(limit.group))
-        self.db.run("delete_limit", *key)
-        if not limit.is_default:
-            bounds = (limit.concurrency, limit.rate, limit.per_ms, limit.weight, limit.paused)
-            self.db.run("insert_limit", *key, *bounds)
-        if limit.tenant is None:
-            own = (limit.paused, limit.concurrency, limit.rate, limit.per_ms)
-            self.db.run("limit_queue", *own, queue.id)
-        elif limit.group is None:
+        store_limit(self.db, limit, queue.id)
+        if limit.tenant is not None and limit.group is None:
             for tenant_id, tenant in self.db.all("tenants_of_queue", queue.id, limit.tenant):
                 bound, stride = self._tenant_bound(limit.queue, tenant)
                 self.db.run("limit_tenant", stride, bound, tenant_id)
-        else:
+        elif limit.tenant is not None:
             for lane_id, tenant, group in self.db.all(
                 "lanes_of_queue", queue.id, limit.tenant, limit.group
             ):

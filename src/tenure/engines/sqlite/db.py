@@ -63,6 +63,11 @@ class Db:
         """Run a statement. Returns how many rows it changed."""
         return self._cursor.execute(SQL[name], params).rowcount
 
+    send = run
+
+    def listed(self, values: Sequence[str]) -> str:
+        return listed(values)
+
     def many(self, name: str, rows: Sequence[tuple[Any, ...]]) -> int:
         """Run a statement for each of the rows. Returns how many rows it changed in total."""
         return self._cursor.executemany(SQL[name], rows).rowcount if rows else 0

@@ -542,9 +542,6 @@ DELETE FROM tenure_records WHERE (space, key) IN (
 SELECT key, value FROM tenure_records
 WHERE space = ? AND key >= ? AND key <= ? AND (expires_at IS NULL OR expires_at > ?)
 ORDER BY key LIMIT 1;
--- name: some_records
-SELECT key, value FROM tenure_records
-WHERE space = ? AND key IN (SELECT value FROM json_each(?));
 -- name: note_steps
 UPDATE tenure_jobs SET options = json_set(ifnull(options, '{}'), '$.has_steps', json('true'))
 WHERE seq = ?;

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 import msgspec
 
-from tenure.core.transaction import Edit, Existing, Owner, Scope, UniqueKey
-from tenure.engines.sql.limit_names import mark
+from tenure.core.transaction import Edit, Existing, Owner, UniqueKey
 from tenure.engines.sql.rows import (
     DELAYED,
     LEASED,
@@ -22,6 +20,7 @@ from tenure.engines.sql.rows import (
     job_of,
     result_text,
 )
+from tenure.engines.sql.side_tables import SideTables
 from tenure.engines.sqlite import inserting
 from tenure.engines.sqlite.counters import Books, Head, LaneBook
 from tenure.engines.sqlite.db import listed
@@ -46,13 +45,14 @@ SWEPT_PER_STEP = 1_000
 _decode_schedule = msgspec.json.Decoder(Schedule).decode
 
 
-class Transaction:
+class Transaction(SideTables):
     """Implements tenure.core.transaction.Transaction. Everything but the books is written at
     once."""
 
     writer = ""  # a file has one writer
 
     def __init__(self, books: Books, now: int, settings: Settings) -> None:
+        super().__init__(books.db, now)
         self.books = books
         self.db = books.db
         self.now = now
@@ -310,12 +310,6 @@ class Transaction:
             self.db.run("use_queue", queue)
         return self.books.queue(queue) is not None
 
-    def limit(self, scope: Scope) -> Limit:
-        queue, tenant, group = scope
-        row = self.db.one("limit_of", queue, mark(tenant), mark(group))
-        concurrency, rate, per_ms, weight, paused = row or (None, None, None, None, 0)
-        return Limit(*scope, concurrency, rate, per_ms, weight, paused=bool(paused))
-
     def put_limit(self, old: Limit, new: Limit) -> None:
         self.books.put_limit(new)
 
@@ -353,10 +347,6 @@ class Transaction:
 
     # Schedules and idempotency keys -------------------------------------------------------------
 
-    @contextmanager
-    def by_store_time(self) -> Iterator[None]:
-        yield
-
     def schedule(self, name: str) -> Schedule | None:
         row = self.db.one("schedule", name)
         return None if row is None else _decode_schedule(row[0])
@@ -380,38 +370,9 @@ class Transaction:
 
     # Records ------------------------------------------------------------------------------------
 
-    def record(self, space: Space, key: str) -> bytes | None:
-        row = self.db.one("record", space, key, self.now)
-        return None if row is None else str(row[0]).encode()
-
-    def put_record(self, space: Space, key: str, value: bytes, expires_at: int | None) -> None:
-        self.db.run("put_record", space, key, value.decode(), expires_at)
-
-    def drop_record(self, space: Space, key: str) -> None:
-        self.db.run("drop_record", space, key)
-
-    def free_record(self, space: Space, first: str, last: str) -> tuple[str, bytes] | None:
-        row = self.db.one("free_record", space, first, last, self.now)
-        return None if row is None else (row[0], row[1].encode())
-
-    def count_records(self, space: Space, first: str, last: str, most: int) -> int:
-        ((count,),) = self.db.all("count_records", space, first, last, most)
-        return int(count)
-
-    def records(self, space: Space, keys: Sequence[str]) -> dict[str, bytes]:
-        found = self.db.all("some_records", space, listed(keys))
-        return {key: value.encode() for key, value in found}
-
-    def list_records(self, space: Space, first: str, last: str) -> list[tuple[str, bytes]]:
-        found = self.db.all("records_between", space, first, last)
-        return [(key, value.encode()) for key, value in found]
-
     def put_records(self, space: Space, values: Mapping[str, bytes]) -> None:
         rows = [(space, key, value.decode(), None) for key, value in values.items()]
         self.db.many("put_record", rows)
-
-    def drop_records(self, space: Space, first: str, last: str) -> None:
-        self.db.run("drop_records_between", space, first, last)
 
     def note_steps(self, ids: Sequence[str]) -> None:
         self.db.many("note_steps", [(self._held(job_id),) for job_id in ids])
