@@ -13,6 +13,9 @@ NEWEST ?= $(shell for minor in 19 18 17 16 15 14 13 12; do \
 	for one in python3.$$minor $(HOME)/.pyenv/versions/3.$$minor.*/bin/python3; do \
 	$$one -c "" 2>/dev/null && echo $$one && exit; done; done)
 
+# Tests start hundreds of processes: each would compile all that it imports.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: run test newest lint screenshots bench crash crash-workers crash-service crash-postgres crash-power fuzz attack blast simulate compare mutate docs clean
 
 run: .venv/runnable ## the service on http://127.0.0.1:3100, with a small queue being worked

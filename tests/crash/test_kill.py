@@ -12,7 +12,7 @@ def test_processes_that_are_killed_again_and_again_lose_nothing() -> None:
     """For longer runs: python -m tests.crash.kill --seconds 300."""
     seed = random.SystemRandom().randrange(2**32)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.crash.kill", "--seconds", "8", "--seed", str(seed)],
+        [sys.executable, "-m", "tests.crash.kill", "--seconds", "4", "--seed", str(seed)],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
@@ -27,7 +27,7 @@ def test_processes_that_are_killed_on_two_shards_lose_nothing() -> None:
     """For longer runs: python -m tests.crash.kill --shards --seconds 300."""
     seed = random.SystemRandom().randrange(2**32)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.crash.kill", "--shards", "--seconds", "8", f"--seed={seed}"],
+        [sys.executable, "-m", "tests.crash.kill", "--shards", "--seconds", "4", f"--seed={seed}"],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
