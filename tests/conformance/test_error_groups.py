@@ -12,6 +12,7 @@ from tenure.model import ops, queries
 from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue
+from tests.support.sizes import let
 
 
 def errors(queue: Queue, *args: object) -> ErrorGroups:
@@ -164,7 +165,7 @@ def test_a_group_is_forgotten_after_its_last_failure(
 def test_a_queue_with_many_causes_counts_the_rest_together(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(error_groups, "MAX_GROUPS", 2)
+    let(monkeypatch, groups_of_errors=2)
     for word in ("alpha", "beta", "gamma", "delta", "beta"):
         fail(queue, word, fatal=True)
     fail(queue, "gamma", "another")
@@ -178,7 +179,7 @@ def test_a_queue_with_many_causes_counts_the_rest_together(
 def test_new_causes_in_one_batch_count_for_each_other(
     queue: Queue, apply: Apply, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(error_groups, "MAX_GROUPS", 2)
+    let(monkeypatch, groups_of_errors=2)
     words = ["alpha", "beta", "gamma", "alpha"]
     queue.enqueue_many([NewJob(queue="mail") for _ in words])
     jobs = queue.claim("mail", limit=4)

@@ -17,6 +17,7 @@ from tenure.model.record_queries import ListRecords
 from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue
+from tests.support.sizes import let
 
 R = TypeVar("R", bound=why.Reason)
 
@@ -586,7 +587,7 @@ def test_counts_stop_early(open_queue: OpenQueue) -> None:
 def test_a_job_can_start_where_there_is_room_for_all_however_many_are_ahead(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(why, "MOST_AHEAD", 2)
+    let(monkeypatch, tenants_counted_ahead=2)
     for n in range(4):
         queue.enqueue("q", id=f"j{n}")
     queue.limits.set("q", concurrency=4)

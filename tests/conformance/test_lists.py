@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tenure import InvalidInput, Queue, State
-from tenure.model import queries
 from tenure.model.queries import Filter, FindIds, ListSummaries
 from tenure.model.summary import PREVIEW, summary_of
 from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Backend
 from tests.conformance.moves import fill
+from tests.support.sizes import let
 
 
 def moment(clock: ManualClock, seconds: float = 0) -> datetime:
@@ -159,8 +159,8 @@ def many(
     request: pytest.FixtureRequest,
 ) -> Queue:
     """Among every ten jobs, two in question, one of which is done; in two queues."""
-    monkeypatch.setattr(queries, "MOST_SCANNED", 20)
-    monkeypatch.setattr(queries, "MOST_SORTED", request.param)
+    let(monkeypatch, jobs_scanned_for_a_page=20)
+    let(monkeypatch, jobs_sorted_for_a_page=request.param)
     for n in range(10):
         rare = {"kind": "rare", "tenant": "rare", "group": "rare"}
         fill(queue, 1, prefix=f"done{n}.", priority=-1, **rare)
@@ -245,7 +245,7 @@ def test_matching_jobs_are_counted_by_counters_or_by_looking(story: Queue) -> No
 def test_a_count_that_is_not_finished_says_at_least(
     many: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.features.bulk.calls._SCANS", 1)
+    let(monkeypatch, scans_of_a_bulk_filter=1)
     found = many.count_matching(kind="rare")
     assert found.count <= 20
     assert found.exact == (found.count == 20)

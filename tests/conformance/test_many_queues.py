@@ -9,12 +9,12 @@ import pytest
 
 from tenure import Queue, QueueNotFound
 from tenure.core import upkeep
-from tenure.model import ops
 from tenure.model.ops import FORGET_MS, Maintain, Maintained
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Apply, OpenQueue
 from tests.conformance.moves import make_done, take
 from tests.conformance.state import all_jobs
+from tests.support.sizes import let
 
 HOUR = FORGET_MS / 1000
 FOREVER: dict[str, Any] = {"keep_done": None, "keep_cancelled": None, "keep_dead": None}
@@ -38,7 +38,7 @@ def visited(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 
 @pytest.fixture
 def two_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ops, "QUEUES_PER_STEP", 2)
+    let(monkeypatch, queues_of_a_step_of_upkeep=2)
 
 
 def test_only_queues_with_something_due_are_visited(

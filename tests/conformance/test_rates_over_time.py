@@ -12,6 +12,7 @@ from tenure.features.rates.counter import FLUSH_SECONDS
 from tenure.features.rates.data import bucket_of, quantile, time_of
 from tenure.testing import ManualClock
 from tests.conformance.conftest import OpenQueue
+from tests.support.sizes import let
 
 MINUTE, HOUR = 60_000, 3_600_000
 
@@ -139,7 +140,7 @@ def test_a_part_of_very_many_jobs_that_were_claimed_elsewhere_stands_for_all(
     needs_durability: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tenure.features.rates.counter.MOST_LOOKED_UP", 10)
+    let(monkeypatch, jobs_looked_up_for_rates=10)
     one, other = open_queue(), open_queue()
     one.enqueue_many([NewJob(queue="mail") for _ in range(40)])
     other.ack_many(one.claim("mail", limit=40))

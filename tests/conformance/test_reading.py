@@ -21,6 +21,7 @@ from tests.conformance.moves import (
     take,
 )
 from tests.conformance.state import as_dict
+from tests.support.sizes import let
 
 pytestmark = pytest.mark.over_http
 
@@ -408,9 +409,9 @@ def test_paused_jobs_wait_too(queue: Queue, clock: ManualClock) -> None:
 def test_a_page_ends_when_its_jobs_are_large_and_the_cursor_goes_on(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "PAGE_BYTES", 50_000)
-    monkeypatch.setattr(queries, "JOBS_AT_ONCE", 5)
-    monkeypatch.setattr("tenure.engines.postgres.reads._FEW", 5)
+    let(monkeypatch, bytes_of_a_page=50_000)
+    let(monkeypatch, jobs_read_at_once=5)
+    let(monkeypatch, jobs_read_one_by_one=5)
     for n in range(12):
         queue.enqueue("large", "x" * 20_000, id=f"l{n}")
         queue.enqueue("small", id=f"s{n}")
@@ -425,7 +426,7 @@ def test_a_page_ends_when_its_jobs_are_large_and_the_cursor_goes_on(
 def test_a_page_of_finished_jobs_counts_their_results(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "PAGE_BYTES", 10)
+    let(monkeypatch, bytes_of_a_page=10)
     for n in range(3):
         queue.enqueue("q", id=str(n))
         queue.ack(queue.claim("q")[0], "y" * 1000)

@@ -6,20 +6,20 @@ import pytest
 from msgspec.structs import replace
 
 from tenure import Queue, State
-from tenure.engines.sql import job_lists
 from tenure.model import queries
 from tenure.model.queries import Filter, FindIds, ListJobs
 from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.conformance.conftest import Backend
 from tests.conformance.moves import fill
+from tests.support.sizes import let
 
 
 @pytest.fixture
 def filled(queue: Queue, backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Queue:
     """A queue with a job in question among every ten."""
-    monkeypatch.setattr(queries, "MOST_SCANNED", 20)
-    monkeypatch.setattr(queries, "MOST_SORTED", 5)
+    let(monkeypatch, jobs_scanned_for_a_page=20)
+    let(monkeypatch, jobs_sorted_for_a_page=5)
     for n in range(10):
         fill(queue, 1, prefix=f"rare{n}.", kind="rare", tenant="rare", group="rare")
         fill(queue, 9, prefix=f"{n}.")
@@ -79,7 +79,7 @@ def test_pages_of_any_size_add_up_to_the_whole(
 def test_a_filter_that_too_many_lanes_match_is_applied_to_each_job(
     filled: Queue, monkeypatch: pytest.MonkeyPatch, where: Filter, way: str
 ) -> None:
-    monkeypatch.setattr(job_lists, "_MANY_LANES", 0)
+    let(monkeypatch, lanes_that_are_many=0)
     if way != "all":
         filled.fail_many(filled.claim("q", limit=100), ValueError("boom"), fatal=True)
     page = filled.jobs(
@@ -107,8 +107,8 @@ def test_a_call_goes_on_until_its_page_is_full(filled: Queue) -> None:
 def test_a_list_by_error_goes_on_until_its_page_is_full(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "MOST_SCANNED", 20)
-    monkeypatch.setattr(queries, "MOST_SORTED", 5)
+    let(monkeypatch, jobs_scanned_for_a_page=20)
+    let(monkeypatch, jobs_sorted_for_a_page=5)
     for n in range(6):
         fill(queue, 1, prefix=f"rare{n}.", group="rare")
         fill(queue, 9, prefix=f"{n}.")
@@ -129,8 +129,8 @@ def test_a_list_of_several_queues_passes_over_no_job_that_it_has_not_looked_at(
 ) -> None:
     """It looks at two jobs of each queue at a time. Those that match in the second queue ended
     before the one that it has not yet found in the first."""
-    monkeypatch.setattr(queries, "MOST_SCANNED", 6)
-    monkeypatch.setattr(queries, "MOST_SORTED", 2)
+    let(monkeypatch, jobs_scanned_for_a_page=6)
+    let(monkeypatch, jobs_sorted_for_a_page=2)
     for name, kind in (("r", "rare"), ("r", "rare"), ("q", "rare"), ("q", ""), ("q", "")):
         queue.enqueue(name, kind=kind)
         queue.ack(queue.claim(name)[0])

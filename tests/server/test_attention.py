@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from tenure import NewJob, Queue
-from tenure.features.overview import routes as overview
 from tenure.features.overview.attention import MOST_ATTENTION, MOST_EXPLAINED, MOST_MISSING
 from tenure.model import ops
 from tenure.queue import store_of
 from tenure.server.auth import Scope
 from tenure.testing import ManualClock
 from tests.server.conftest import Client, Serve, token
+from tests.support.sizes import let
 
 
 def told(client: Client) -> dict[str, str]:
@@ -25,7 +25,7 @@ def told(client: Client) -> dict[str, str]:
 def worker(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """A live worker, and overviews that are computed for each request."""
     client.put("/v1/workers/w-1", {"queues": ["q"], "ttl": 600})
-    monkeypatch.setattr(overview, "KEPT_SECONDS", -1)
+    let(monkeypatch, seconds_that_an_overview_is_kept=-1)
 
 
 def test_a_pause_says_who_made_it_and_why(client: Client, queue: Queue, clock: ManualClock) -> None:

@@ -12,6 +12,7 @@ from tenure.features.bulk import data as bulk
 from tenure.server.auth import Scope, Token, hash_of
 from tenure.testing import ManualClock
 from tests.server.conftest import Client, Serve, token
+from tests.support.sizes import let
 
 PATIENCE = 30.0  # seconds
 
@@ -51,7 +52,7 @@ def test_a_dry_run_counts_and_changes_nothing(client: Client, queue: Queue) -> N
 def test_all_that_match_are_changed_in_steps(
     client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.features.bulk.runs.STEP", 4)
+    let(monkeypatch, jobs_of_a_step_of_a_bulk_action=4)
     kill(queue, 10)
     kill(queue, 2, name="web")
     body = {"action": "replay", "filter": {"queue": "mail"}, "reason": "fixed"}
@@ -79,7 +80,7 @@ def test_what_is_refused_is_listed_with_the_reason(client: Client, queue: Queue)
 def test_a_run_can_be_stopped(
     client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.features.bulk.runs.STEP", 1)
+    let(monkeypatch, jobs_of_a_step_of_a_bulk_action=1)
     kill(queue, 200)
     started = client.post("/v1/bulk", {"action": "delete", "filter": {"queue": "mail"}})
     client.post(f"/v1/bulk/{started['id']}/stop")
@@ -95,7 +96,7 @@ def test_a_run_can_be_stopped(
 def test_a_run_that_was_interrupted_says_so(
     serve: Serve, queue: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.features.bulk.runs.STEP", 1)
+    let(monkeypatch, jobs_of_a_step_of_a_bulk_action=1)
     kill(queue, 200)
     client = serve()
     started = client.post("/v1/bulk", {"action": "delete", "filter": {"queue": "mail"}})
@@ -149,7 +150,7 @@ def test_a_run_changes_only_what_its_token_may(serve: Serve, queue: Queue) -> No
 def test_a_run_ends_when_its_token_is_revoked_or_may_less(
     serve: Serve, queue: Queue, monkeypatch: pytest.MonkeyPatch, left: Token | None
 ) -> None:
-    monkeypatch.setattr("tenure.features.bulk.runs.STEP", 1)
+    let(monkeypatch, jobs_of_a_step_of_a_bulk_action=1)
     client = serve(tokens=[token("ops"), token("boss")])
     kill(queue, 200, tenant="a")
     body = {"action": "delete", "filter": {"queue": "mail"}}
@@ -170,8 +171,8 @@ def test_a_run_ends_when_its_token_is_revoked_or_may_less(
 def test_a_token_runs_only_some_at_once(
     serve: Serve, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.features.bulk.runs.STEP", 1)
-    monkeypatch.setattr("tenure.features.bulk.runs.MOST_AT_ONCE", 2)
+    let(monkeypatch, jobs_of_a_step_of_a_bulk_action=1)
+    let(monkeypatch, bulk_actions_at_once=2)
     client = serve(tokens=[token("ops"), token("boss")])
     kill(queue, 100)
     body = {"action": "delete", "filter": {"queue": "mail"}}

@@ -11,10 +11,10 @@ import pytest
 
 from tenure import NewJob, Queue
 from tenure.errors import Busy
-from tenure.server import event_feed, events
 from tenure.server.auth import Scope, hash_of
 from tenure.server.service import Service
 from tests.server.conftest import Client, Serve, token
+from tests.support.sizes import let
 
 
 class Told:
@@ -258,7 +258,7 @@ def test_a_reader_that_cannot_go_on_where_it_was_is_told_so(
 def test_a_reader_that_is_too_far_behind_when_it_comes_back_is_told_so(
     client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_feed, "RING", 3)
+    let(monkeypatch, events_remembered=3)
 
     async def follow() -> str:
         async with Reader(client.service) as reader:
@@ -276,7 +276,7 @@ def test_a_reader_that_is_too_far_behind_when_it_comes_back_is_told_so(
 def test_a_slow_reader_is_dropped_and_the_others_go_on(
     client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_feed, "RING", 10)
+    let(monkeypatch, events_remembered=10)
 
     async def follow() -> list[str]:
         async with Reader(client.service) as slow, Reader(client.service) as quick:
@@ -295,7 +295,7 @@ def test_a_slow_reader_is_dropped_and_the_others_go_on(
 def test_a_reader_that_takes_nothing_at_all_is_dropped_after_a_time(
     client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "SEND_SECONDS", 0.05)
+    let(monkeypatch, seconds_to_send_an_event=0.05)
 
     async def follow() -> bool:
         async with Reader(client.service) as slow:
@@ -310,7 +310,7 @@ def test_a_reader_that_takes_nothing_at_all_is_dropped_after_a_time(
 def test_what_is_too_much_to_tell_is_passed_over_and_said_so(
     client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_feed, "MOST_UNREAD", 0)
+    let(monkeypatch, events_that_a_reader_is_behind=0)
 
     async def follow() -> str:
         async with Reader(client.service) as reader:
@@ -323,7 +323,7 @@ def test_what_is_too_much_to_tell_is_passed_over_and_said_so(
 def test_there_is_a_most_of_readers(
     client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_feed, "MOST_READERS", 1)
+    let(monkeypatch, readers_of_events=1)
 
     async def follow() -> None:
         async with Reader(client.service):
@@ -347,8 +347,8 @@ def test_the_stream_ends_when_the_service_does(client: Client) -> None:
 def test_a_silent_stream_shows_that_it_lives(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "BEAT_SECONDS", 0.0)
-    monkeypatch.setattr(events, "LOOK_SECONDS", 0.01)
+    let(monkeypatch, seconds_between_beats_of_a_stream=0.0)
+    let(monkeypatch, seconds_between_looks_of_a_stream=0.01)
 
     async def follow() -> str:
         async with Reader(client.service) as reader:
@@ -383,7 +383,7 @@ def test_a_filter_that_does_not_exist_is_refused(client: Client) -> None:
 def test_nothing_is_watched_while_nobody_reads(
     client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_feed, "LINGER_SECONDS", 0.0)
+    let(monkeypatch, seconds_that_a_feed_outlives_its_readers=0.0)
 
     async def follow() -> None:
         async with Reader(client.service):
@@ -400,7 +400,7 @@ def test_nothing_is_watched_while_nobody_reads(
 def test_one_token_does_not_take_the_places_of_all_readers(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_feed, "MOST_READERS", 4)
+    let(monkeypatch, readers_of_events=4)
     client = serve(tokens=[token("greedy"), token("honest")])
     greedy, _ = client.service.tokens._known()
 
@@ -421,7 +421,7 @@ def test_one_token_does_not_take_the_places_of_all_readers(
 def test_tokens_that_have_all_places_give_one_to_a_token_that_has_none(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_feed, "MOST_READERS", 6)
+    let(monkeypatch, readers_of_events=6)
     client = serve(tokens=[token(one) for one in ("a", "b", "honest")])
 
     async def follow() -> None:
@@ -445,7 +445,7 @@ def test_tokens_that_have_all_places_give_one_to_a_token_that_has_none(
 def test_a_reader_that_is_behind_is_sent_a_little_at_a_time(
     client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_feed, "AT_ONCE", 10)
+    let(monkeypatch, events_read_at_once=10)
 
     async def follow() -> list[int]:
         async with Reader(client.service) as reader:
@@ -471,7 +471,7 @@ def test_many_readers_are_woken_less_often(
     client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every event wakes every reader: a thousand of them must not take all the time there is."""
-    monkeypatch.setattr(event_feed, "WAKE_SECONDS", 0.05)
+    let(monkeypatch, seconds_between_wakings_of_a_feed=0.05)
 
     async def follow() -> int:
         feed = client.service.feed

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tenure import Queue, State
-from tenure.features.bulk import runs as bulk_runs
 from tenure.model.ops import ONCE_MS
 from tenure.queue import store_of
 from tenure.server.auth import Scope
@@ -16,6 +15,7 @@ from tenure.server.route import Route
 from tenure.server.routes import routes_of
 from tenure.testing import ManualClock
 from tests.server.conftest import Asked, Client, Serve, token
+from tests.support.sizes import let
 
 KEYED = [route for route in routes_of(()) if route.takes_key]
 
@@ -259,7 +259,7 @@ def test_a_request_that_failed_does_not_keep_its_repetition_waiting(
 ) -> None:
     body = {"action": "cancel", "filter": {"queue": "q"}}
     with monkeypatch.context() as patched:
-        patched.setattr(bulk_runs, "MOST_AT_ONCE", 0)
+        let(patched, bulk_actions_at_once=0)
         assert ask(client, "k", "POST", "/v1/bulk", body).status == 429
     assert ask(client, "k", "POST", "/v1/bulk", body).status == 202
 

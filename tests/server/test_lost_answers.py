@@ -28,7 +28,6 @@ from tenure import (
     StoreRejected,
 )
 from tenure.clock import SystemClock
-from tenure.engines import remote
 from tenure.engines.memory import MemoryEngine
 from tenure.model import ops
 from tenure.model.ops import Answer, Op
@@ -44,6 +43,7 @@ from tests.server.conftest import token
 from tests.server.process import ServiceProcess
 from tests.server.proxy import FATES, Fate, LossyProxy
 from tests.support.audit import audit
+from tests.support.sizes import let
 
 N = 40
 
@@ -146,7 +146,7 @@ def test_whoever_asks_again_is_told_what_became_of_the_first_time(
 def test_a_batch_that_is_sent_in_parts_is_applied_once(
     queue: tenure.Queue, store: tenure.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "LARGEST_BODY", 200)
+    let(monkeypatch, bytes_of_a_request=200)
     store.enqueue_many([NewJob(queue="q") for _ in range(N)])
     jobs = queue.claim("q", limit=N, lease=3600)
     assert queue.ack_many(jobs) == [None] * N
@@ -378,7 +378,7 @@ def test_a_batch_in_parts_of_which_one_fails_was_applied_up_to_there(
     store: tenure.Queue, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody whose operation was applied gets another's error."""
-    monkeypatch.setattr(remote, "LARGEST_BODY", 600)
+    let(monkeypatch, bytes_of_a_request=600)
     settings = Settings(busy_timeout=0.05)
     with (
         served(store, seed, 0.0) as proxy,

@@ -16,6 +16,7 @@ from tenure.observe.metrics import MOST_QUEUES, Metrics, measured
 from tenure.queue import store_of
 from tenure.server.routes import make_app
 from tenure.testing import ManualClock
+from tests.support.sizes import let
 
 
 def scraped(queue: tenure.Queue, metrics: Metrics) -> dict[str, float]:
@@ -84,7 +85,7 @@ def test_the_age_of_the_job_that_waits_longest_is_told() -> None:
 
 
 def test_tenants_are_counted_if_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenure.observe.metrics.MOST_TENANTS", 3)
+    let(monkeypatch, tenants_in_metrics=3)
     metrics = Metrics(tenants=True)
     with opened(metrics, ManualClock()) as queue:
         for n in range(5):

@@ -9,16 +9,15 @@ import pytest
 
 import tenure
 from tenure import Busy, Queue
-from tenure.features.live_workers import routes
 from tenure.features.live_workers.routes import LARGE_WORKERS
 from tenure.model import ops, queries
 from tenure.model.job import NULL, JobSpec
 from tenure.queue import store_of
-from tenure.server import new_names
 from tenure.server.auth import Scope
 from tenure.server.new_names import NewNames
 from tenure.testing import ManualClock
 from tests.server.conftest import Serve, token
+from tests.support.sizes import let
 
 
 @pytest.fixture
@@ -106,8 +105,8 @@ def test_queues_that_exist_cost_nothing(queue: Queue, asked: list[str | None]) -
 
 
 def test_what_is_remembered_is_bounded(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(new_names, "MOST_KNOWN", 50)
-    monkeypatch.setattr(new_names, "MOST_TOKENS", 5)
+    let(monkeypatch, queue_names_known=50)
+    let(monkeypatch, tokens_with_new_names=5)
     names = NewNames(queue, per_minute=40)
     for n in range(20):
         assert admit(names, f"token {n}", many(40, f"{n}."))
@@ -141,7 +140,7 @@ def test_a_service_limits_the_new_queues_of_a_token_but_not_of_an_admin(serve: S
 def test_a_token_reports_only_so_many_workers_at_once(
     serve: Serve, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "MOST_WORKERS", 3)
+    let(monkeypatch, workers_listed=3)
     client = serve(tokens=[token("a", Scope.WORK), token("b", Scope.WORK)])
     a, b = client.as_("a"), client.as_("b")
     body = {"queues": ["q"], "ttl": 10}

@@ -15,6 +15,7 @@ from tenure.model.queries import Found, Query
 from tenure.queue import store_of
 from tenure.server import readiness
 from tests.server.conftest import Client, Serve
+from tests.support.sizes import let
 
 
 class Gate:
@@ -37,7 +38,7 @@ class Gate:
 def gate(queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     gate = Gate(queue)
     monkeypatch.setattr(store_of(queue).engine, "read", gate.read)
-    monkeypatch.setattr(readiness, "PATIENCE_SECONDS", 0.1)
+    let(monkeypatch, seconds_until_a_store_is_not_ready=0.1)
     yield gate
     gate.open.set()
 

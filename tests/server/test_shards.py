@@ -12,7 +12,6 @@ import pytest
 
 import tenure
 from tenure import Queue, Settings
-from tenure.engines.sharded import shard
 from tenure.queue import store_of
 from tenure.server.auth import Scope
 from tenure.server.routes import make_app
@@ -22,6 +21,7 @@ from tests.engines.sharded.test_reshard import reshard
 from tests.server.conftest import Client, Serve, token
 from tests.server.test_bulk import finished
 from tests.server.test_events import Reader
+from tests.support.sizes import let
 
 HERE, THERE = "c", "a"  # on shard 0, and on shard 1
 
@@ -142,7 +142,7 @@ def test_a_service_goes_on_while_tenants_move_to_more_shards(
 def test_the_overview_shows_the_other_shards_while_one_is_away(
     client: Client, serve: Serve, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard, "TRY_SECONDS", 600.0)
+    let(monkeypatch, seconds_between_tries_of_a_shard=600.0)
     for tenant in (HERE, THERE):
         add(client, tenant)
     queue.schedules.put("nightly", "0 3 * * *", tenure.NewJob(queue="mail", tenant=HERE))

@@ -16,7 +16,6 @@ import pytest
 
 import tenure
 from tenure import Queue, Settings, features
-from tenure.server import bound_token
 from tenure.server.auth import Scope, Tokens
 from tenure.server.checks import NEEDS
 from tenure.server.route import ANY, Route
@@ -34,6 +33,7 @@ from tests.server.examples import (
     fill,
     request_of,
 )
+from tests.support.sizes import let
 
 ROUTES = {repr(route): route for route in routes_of(DIALECTS)}
 GUARDED = {name: route for name, route in ROUTES.items() if route.scope is not None}
@@ -459,7 +459,7 @@ def test_a_token_is_known_as_soon_as_it_was_created(tmp_path: Path) -> None:
 
 def test_a_bound_token_has_few_schedules(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """All schedules are read together, by everybody."""
-    monkeypatch.setattr(bound_token, "MOST_SCHEDULES", 2)
+    let(monkeypatch, schedules_of_a_bound_token=2)
     client = serve(tokens=[token("t", Scope.ADMIN, tenants=("acme",)), token("a", Scope.ADMIN)])
     body = {"cron": "0 0 * * *", "job": {"queue": "q", "tenant": "acme"}}
     asked = [client.as_("t").ask("PUT", f"/v1/schedules/{n}", body).status for n in (1, 2, 2, 3)]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tenure import Queue
-from tenure.server import waiting
 from tests.server.conftest import Client, Serve
 from tests.server.connection import Connection
 from tests.server.process import ServiceProcess
+from tests.support.sizes import let
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_those_who_wait_are_woken_when_the_service_closes(
     body: object,
 ) -> None:
     """Not only when they next look by themselves."""
-    monkeypatch.setattr(waiting, "LOOK_SECONDS", 3600.0)
+    let(monkeypatch, seconds_between_looks_for_jobs=3600.0)
     queue.enqueue("other", id="a", delay=7200)
     client = serve()
     service = client.service

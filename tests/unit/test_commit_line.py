@@ -10,6 +10,7 @@ from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.queue import commit_line
 from tenure.queue.committer import Ticket
+from tests.support.sizes import let
 
 
 def tickets(*sizes: int) -> list[Ticket]:
@@ -44,7 +45,7 @@ def test_a_batch_that_adds_many_jobs_takes_no_more() -> None:
 def test_what_is_put_together_stays_together_up_to_the_size_of_a_batch(
     sizes: Sequence[int], expected: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit_line, "MAX_BATCH", 5)
+    let(monkeypatch, operations_of_a_commit=5)
     one = commit_line.CommitLine[Ticket](1, lambda _: None)
     one.put(tickets(*sizes))
     found = [one._inbox.get_nowait() for _ in range(one._inbox.qsize())]

@@ -20,6 +20,7 @@ from tenure.testing import ManualClock
 from tests.conformance.moves import drain, ids, make_done, take
 from tests.conformance.state import Dump, dump
 from tests.support.audit import audit
+from tests.support.sizes import let
 
 
 @pytest.fixture
@@ -185,7 +186,7 @@ def test_a_second_run_brings_what_came_since(source: Queue, target: Queue) -> No
 def test_of_two_runs_the_last_to_begin_goes_on(
     source: Queue, target: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.queue.store_copy.FIRST_PAGE", 2)
+    let(monkeypatch, jobs_of_the_first_page_of_a_copy=2)
     source.enqueue_many(NewJob(queue="q", id=f"{n}") for n in range(20))
     second = of(source, target)
     begun: list[bool] = []
@@ -215,8 +216,8 @@ def test_a_page_ends_after_the_parents_of_its_jobs(
     source: Queue, target: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Jobs of one call may wait for some that are named later."""
-    monkeypatch.setattr("tenure.queue.store_copy.FIRST_PAGE", 2)
-    monkeypatch.setattr("tenure.queue.store_copy.LARGEST_PAGE", 2)
+    let(monkeypatch, jobs_of_the_first_page_of_a_copy=2)
+    let(monkeypatch, jobs_of_a_page_of_a_copy=2)
     jobs = [NewJob(queue="q", id=f"{n}", after=[f"{n + 1}"]) for n in range(6)]
     source.enqueue_many([*jobs, NewJob(queue="q", id="6"), NewJob(queue="q", id="7")])
     pages: list[int] = []
@@ -254,8 +255,8 @@ class Mortal:
 def test_a_copy_that_ends_at_any_point_is_taken_up_again(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
-    monkeypatch.setattr("tenure.queue.store_copy.FIRST_PAGE", 2)
-    monkeypatch.setattr("tenure.queue.store_copy.LARGEST_PAGE", 2)
+    let(monkeypatch, jobs_of_the_first_page_of_a_copy=2)
+    let(monkeypatch, jobs_of_a_page_of_a_copy=2)
     ended = 0
     for last in range(100):
         old, new = MemoryEngine(clock), MemoryEngine(clock)
@@ -294,7 +295,7 @@ def test_large_jobs_go_over_in_small_pages(source: Queue, target: Queue) -> None
 def test_a_source_that_changes_behind_the_copy_is_noticed(
     source: Queue, target: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.queue.store_copy.FIRST_PAGE", 10)
+    let(monkeypatch, jobs_of_the_first_page_of_a_copy=10)
     source.enqueue_many(NewJob(queue="q", id=f"{n}") for n in range(30))
     copy = of(source, target)
     with pytest.raises(Conflict, match="the source changed"):

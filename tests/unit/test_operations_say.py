@@ -17,11 +17,12 @@ from tenure.model.ops import LeaseOp, Needs, NewJobs
 from tenure.model.queries import GetJob, Query
 from tenure.observe.metrics import Metrics, measured
 from tenure.queue.commit_line import load_of
-from tenure.server import checks, payload_sizes
+from tenure.server import checks
 from tenure.server.auth import Scope, Token
 from tenure.server.checks import Checked
 from tenure.server.redaction import Redaction
 from tenure.testing import ManualClock
+from tests.support.sizes import let
 from tests.support.tokens import store_for
 
 
@@ -177,5 +178,5 @@ def test_a_result_that_may_hold_json_is_expected_to_be_large(
 
     sizes = checked(monkeypatch, Scope.READ)._means.sizes
     known: dict[Any, Any] = {**RESULTS, Asked: list[Invention]}
-    monkeypatch.setattr(payload_sizes, "RESULTS", known)
+    let(monkeypatch, results_weighed=known)
     assert sizes.of_result(Asked()) >= sizes.of_result(GetJob("1")) > 0

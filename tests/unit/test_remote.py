@@ -17,6 +17,7 @@ from tenure.errors import Busy, InvalidInput, OutcomeUnknown, StoreError, Tenure
 from tenure.model import ops, queries, wire
 from tenure.model.job import NULL, JobSpec
 from tenure.testing import ManualClock
+from tests.support.sizes import let
 
 ENQUEUE = ops.Enqueue((JobSpec("a", "q", NULL),))
 Respond = Callable[[httpx.Request], httpx.Response]
@@ -137,7 +138,7 @@ def test_a_service_is_asked_less_and_less_often_and_not_beyond_the_patience_of_a
 def test_a_call_that_is_too_large_for_a_request_is_sent_in_parts_down_to_an_operation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(remote, "LARGEST_BODY", 10)
+    let(monkeypatch, bytes_of_a_request=10)
     keys: list[str] = []
 
     def respond(request: httpx.Request) -> httpx.Response:
@@ -181,7 +182,7 @@ def test_only_renewals_are_sent_without_a_key(monkeypatch: pytest.MonkeyPatch) -
     assert keys == [[None]]
     service.engine.apply([extend, ops.Ack("a", 1)])
     assert keys[0][1] is not None
-    monkeypatch.setattr(remote, "LARGEST_BODY", 10)
+    let(monkeypatch, bytes_of_a_request=10)
     keys.append([])
     service.engine.apply([extend, extend])
     assert keys[1] == [None, None]

@@ -18,6 +18,7 @@ from tenure.model.job import Job
 from tenure.model.ops import Op
 from tenure.queue import store_of
 from tests.crash.watched import PATIENCE, Watched, handed_in, opened, start
+from tests.support.sizes import let
 
 AT_ONCE = pytest.mark.parametrize("in_flight", [1, 2, 4])
 
@@ -120,7 +121,7 @@ def test_a_renewal_that_hangs_does_not_delay_the_next(engine: Slow) -> None:
 
 def test_a_renewal_carries_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their records are of other jobs, and perhaps on a shard that is away."""
-    monkeypatch.setattr("tenure.features.rates.counter.FLUSH_SECONDS", 0.0)
+    let(monkeypatch, seconds_between_counts_of_rates=0.0)
     engine, clock = Watched(MemoryEngine(SystemClock(), 1000)), SystemClock()
     with tenure.Queue(engine, tenure.Settings(), clock, rates=RateCounter(clock)) as queue:
         job = claimed(queue)

@@ -6,8 +6,8 @@ import pytest
 
 from tenure.model.job import Job, State, null
 from tenure.model.ops import Ack
-from tenure.queue import running
 from tenure.queue.running import Running
+from tests.support.sizes import let
 
 
 def _job(id: str, token: int, queue: str = "mail") -> Job:
@@ -59,7 +59,7 @@ def test_acks_whose_claims_are_not_known_are_returned() -> None:
 def test_the_oldest_claims_are_forgotten_if_too_many_do_not_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(running, "MOST_RUNNING", 2)
+    let(monkeypatch, claims_watched_at_once=2)
     kept = Running()
     kept.add([_job("a", 1, "mail"), _job("b", 1, "film")])
     kept.add([_job("c", 2)])

@@ -24,6 +24,7 @@ from tenure.testing import ManualClock
 from tenure.worker import beats
 from tenure.worker.beats import BEAT_SECONDS, Beats
 from tenure.worker.post import Post
+from tests.support.sizes import let
 from tests.support.tokens import store_for
 from tests.workers.conftest import PATIENCE, running, work_off
 from tests.workers.life import WorkerProcess, a_place, until
@@ -38,7 +39,7 @@ def queue() -> Iterator[Queue]:
 def test_a_worker_says_what_it_runs_and_disappears_when_it_stops(
     app: Tenure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beats, "BEAT_SECONDS", 0.05)
+    let(monkeypatch, seconds_between_beats_of_a_worker=0.05)
     started, end = threading.Event(), threading.Event()
 
     @app.task
@@ -96,7 +97,7 @@ def test_a_worker_reports_itself_only_every_few_seconds(
 def test_a_worker_that_may_not_report_itself_says_so_once_and_goes_on(
     app: Tenure, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(beats, "BEAT_SECONDS", 0.0)
+    let(monkeypatch, seconds_between_beats_of_a_worker=0.0)
     do = store_of(app.queue).do
 
     def refuse(wanted: Any) -> Any:

@@ -34,6 +34,7 @@ from tenure.worker.run import AGAIN, Run, attempt_in_thread
 from tenure.worker.scheduler import Scheduler
 from tenure.worker.worker import Worker
 from tests.crash.watched import PATIENCE, Watched, opened, start, until
+from tests.support.sizes import let
 from tests.workers import errands
 
 SOON = 5.0  # seconds; what takes longer does not happen at all
@@ -360,7 +361,7 @@ def test_jobs_keep_their_leases_though_others_cannot_be_given_up(
     queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that hang past their timeout were cancelled by an operator meanwhile."""
-    monkeypatch.setattr("tenure.worker.lease_keeper.OVERDUE_SECONDS", 0.0)
+    let(monkeypatch, seconds_until_a_renewal_is_overdue=0.0)
     lease, end = 1.0, threading.Event()
     queue.enqueue_many([tenure.NewJob(queue="hung", timeout=0.05) for _ in range(6)])
     ran: list[str] = []

@@ -12,11 +12,11 @@ import tenure
 from tenure import Queue
 from tenure.model.job import Lease
 from tenure.testing import ManualClock
-from tenure.worker import lease_keeper
 from tenure.worker.handler import HandlerSpec
 from tenure.worker.lease_keeper import OVERDUE_SECONDS, Keeper
 from tenure.worker.run import Run
 from tests.crash.watched import PATIENCE, until
+from tests.support.sizes import let
 
 LEASE = 9.0  # seconds: a third of it lies between two looks
 
@@ -150,7 +150,7 @@ def test_a_renewal_that_hangs_does_not_keep_the_next_from_beginning(
 def test_many_leases_are_renewed_in_parts_at_once(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease_keeper, "MOST_AT_ONCE", 2)
+    let(monkeypatch, leases_renewed_at_once=2)
     together = threading.Barrier(3)
     extend_many = queue.extend_many
     sizes: list[int] = []

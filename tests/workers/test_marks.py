@@ -16,6 +16,7 @@ from tenure.model.job import Lease
 from tenure.settings import Settings
 from tenure.worker import marks
 from tenure.worker.marks import CLAIMED, RUNNING, Mark, Marks, dead_of, name_of_store, note_exit
+from tests.support.sizes import let
 
 SETTINGS = Settings(url="sqlite:///here.db")
 STORE = name_of_store(SETTINGS)
@@ -40,7 +41,7 @@ os.kill(os.getpid(), 9)
 
 @pytest.fixture(autouse=True)
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(marks, "SHARED", tmp_path)
+    let(monkeypatch, where_marks_are_shared=tmp_path)
     return tmp_path
 
 
@@ -213,7 +214,7 @@ def test_a_folder_that_others_may_have_made_is_not_used(
 def test_without_shared_memory_a_worker_has_no_marks(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(marks, "SHARED", Path("/nowhere"))
+    let(monkeypatch, where_marks_are_shared=Path("/nowhere"))
     caplog.set_level(logging.INFO)
     own = Marks.of(SETTINGS, 3)
     assert claim(own, "one", 1) == 0

@@ -13,10 +13,10 @@ import pytest
 
 import tenure
 from tenure import NewJob, Retry, State, Tenure
-from tenure.engines.foundationdb import store
 from tenure.model import ops
 from tenure.queue import store_of
 from tests.support import fdb
+from tests.support.sizes import let
 from tests.workers.conftest import PATIENCE, running, work_off
 
 SOON = 5.0  # seconds on a busy machine; what waits for the next look comes a minute later
@@ -178,7 +178,7 @@ def test_the_job_of_a_dead_worker_is_taken_over_and_nobody_spins_until_then(
     app: Tenure, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its own end the lease is over after a second; by the store's versions, some later."""
-    monkeypatch.setattr(store, "VERSION_GRACE_MS", 2_000)
+    let(monkeypatch, grace_of_versions_ms=2_000)
     ran = asyncio.Event()
     claims = 0
 

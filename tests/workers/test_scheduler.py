@@ -18,6 +18,7 @@ from tenure import InvalidInput, NewJob, Queue, Settings, Tenure
 from tenure.testing import ManualClock, Sandbox
 from tenure.worker import scheduler
 from tenure.worker.scheduler import SLOT, SLOT_SECONDS, Janitor, Scheduler
+from tests.support.sizes import let
 
 COPENHAGEN = ZoneInfo("Europe/Copenhagen")
 
@@ -213,8 +214,8 @@ def test_one_of_many_does_the_upkeep(crowd_at: Any) -> None:
 def test_a_round_that_did_not_come_to_an_end_is_continued_at_once(
     crowd_at: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "MOST_STEPS", 2)
-    monkeypatch.setattr(scheduler, "MOST_AT_ONCE", 10)
+    let(monkeypatch, steps_of_upkeep_of_a_scheduler=2)
+    let(monkeypatch, schedules_fired_at_once=10)
     crowd = crowd_at(ms(2026, 11, 15))
     janitor = Janitor(crowd.queue, "j")
     crowd.queue.enqueue_many([NewJob(queue="q", expires_in=1) for _ in range(25)])
@@ -230,7 +231,7 @@ def test_a_round_that_did_not_come_to_an_end_is_continued_at_once(
 def test_long_upkeep_leaves_time_to_other_writers(
     crowd_at: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "MOST_AT_ONCE", 10)
+    let(monkeypatch, schedules_fired_at_once=10)
     crowd = crowd_at(ms(2026, 11, 15))
     spent: list[float] = []
     paused: list[float] = []
@@ -253,8 +254,8 @@ def test_long_upkeep_leaves_time_to_other_writers(
 def test_a_scheduler_goes_on_at_once_while_there_is_upkeep_to_do(
     crowd_at: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "MOST_STEPS", 2)
-    monkeypatch.setattr(scheduler, "MOST_AT_ONCE", 10)
+    let(monkeypatch, steps_of_upkeep_of_a_scheduler=2)
+    let(monkeypatch, schedules_fired_at_once=10)
     crowd = crowd_at(ms(2026, 11, 15))
     one = Scheduler(crowd.queue, "s")
     crowd.queue.enqueue_many([NewJob(queue="q", expires_in=1) for _ in range(25)])

@@ -19,11 +19,11 @@ from tenure.model.job import Job
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
 from tenure.queue.open_store import OpenStore
-from tenure.worker import commits
 from tenure.worker.handler import HandlerSpec
 from tenure.worker.post import Post
 from tenure.worker.worker import Worker
 from tests.crash.watched import PATIENCE, Watched, opened
+from tests.support.sizes import let
 from tests.workers import errands
 from tests.workers.life import Place, WorkerProcess, a_place, until
 
@@ -393,7 +393,7 @@ def test_outcomes_that_a_service_does_not_answer_keep_nothing_else_waiting(
     """They may be of a shard that is slow. No claim waits for them, and outcomes of other jobs go
     with a claim meanwhile."""
     monkeypatch.setattr(OpenStore, "is_service", True)
-    monkeypatch.setattr(commits, "HELD_UP_SECONDS", 0.01)
+    let(monkeypatch, seconds_until_outcomes_are_held_up=0.01)
     engine = Watched(SqliteEngine(tmp_path / "jobs.db", tenure.Settings(), SystemClock()), 2)
     goes_on, held = threading.Event(), threading.Event()
 

@@ -21,6 +21,7 @@ from tenure.worker.handler import HandlerSpec
 from tenure.worker.post import Post
 from tenure.worker.suspects import WORKER_DIED, is_suspect
 from tenure.worker.worker import Worker
+from tests.support.sizes import let
 from tests.workers.conftest import running, work_off
 from tests.workers.life import until
 
@@ -88,8 +89,8 @@ def test_suspects_run_one_after_another(app: Tenure, watch: Watch) -> None:
 def test_suspects_that_wait_for_a_long_one_are_released_whole(
     app: Tenure, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suspects, "HOLD_SECONDS", 0.05)
-    monkeypatch.setattr(suspects, "AWAY_MS", 3_600_000)
+    let(monkeypatch, seconds_that_suspects_are_held=0.05)
+    let(monkeypatch, milliseconds_until_a_worker_is_away=3_600_000)
 
     async def main() -> None:
         ids = make_suspects(app.queue, [watch.wait.job() for _ in range(3)])
@@ -109,7 +110,7 @@ def test_a_suspect_that_runs_for_long_holds_up_others_for_a_while_only(
 ) -> None:
     for name in ("QUIET_SECONDS", "HOLD_SECONDS", "ALONE_SECONDS", "LAST_SECONDS"):
         monkeypatch.setattr(suspects, name, 0.05)
-    monkeypatch.setattr(suspects, "AWAY_MS", 50)
+    let(monkeypatch, milliseconds_until_a_worker_is_away=50)
 
     async def main() -> None:
         ids = make_suspects(app.queue, [watch.wait.job() for _ in range(3)])
@@ -123,8 +124,8 @@ def test_a_suspect_that_runs_for_long_holds_up_others_for_a_while_only(
 def test_a_worker_with_max_jobs_counts_only_what_it_starts(
     app: Tenure, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suspects, "HOLD_SECONDS", 0.02)
-    monkeypatch.setattr(suspects, "AWAY_MS", 20)
+    let(monkeypatch, seconds_that_suspects_are_held=0.02)
+    let(monkeypatch, milliseconds_until_a_worker_is_away=20)
     ids = make_suspects(app.queue, [watch.work.job(0.1) for _ in range(3)])
     worker = app.worker(concurrency=10, schedule=False, max_jobs=3)
     asyncio.run(asyncio.wait_for(worker.run(), 30))
@@ -158,8 +159,8 @@ def test_a_suspect_starts_when_the_outcomes_of_others_are_stored(app: Tenure, wa
 def test_a_suspect_also_starts_after_the_outcomes_of_suspects_before_it_are_stored(
     app: Tenure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suspects, "QUIET_SECONDS", 0.05)
-    monkeypatch.setattr(suspects, "HOLD_SECONDS", 30.0)
+    let(monkeypatch, seconds_of_quiet_for_suspects=0.05)
+    let(monkeypatch, seconds_that_suspects_are_held=30.0)
     ended: list[str] = []
     unstored: list[str] = []
 
@@ -219,8 +220,8 @@ def worker_of(queue: tenure.Queue, run: Callable[[Job], Any], **options: Any) ->
 def test_a_released_suspect_may_be_replaced_by_a_job_of_any_queue_of_a_worker_with_max_jobs(
     app: Tenure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suspects, "HOLD_SECONDS", 0.05)
-    monkeypatch.setattr(suspects, "AWAY_MS", 3_600_000)
+    let(monkeypatch, seconds_that_suspects_are_held=0.05)
+    let(monkeypatch, milliseconds_until_a_worker_is_away=3_600_000)
     queue, told = app.queue, asyncio.Event()
 
     async def run(job: Job) -> None:

@@ -18,8 +18,8 @@ import pytest
 import tenure
 from tenure import Tenure, Worker
 from tenure.server.token_file import create_token, revoke_token
-from tenure.worker import admission
 from tests.server.process import ServiceProcess
+from tests.support.sizes import let
 from tests.workers.conftest import PATIENCE
 from tests.workers.life import ROOT, until
 
@@ -145,7 +145,7 @@ def test_a_token_that_is_known_again_lets_its_worker_go_on(service: Guarded) -> 
 def test_a_worker_whose_token_stays_revoked_ends(
     service: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "PATIENCE_SECONDS", 0.5)
+    let(monkeypatch, seconds_to_be_let_in=0.5)
     with pytest.raises(tenure.Unauthorized, match="this token is not known"):
         revoked_while_it_works(service, again=False)
 

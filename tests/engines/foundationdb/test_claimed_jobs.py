@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from tenure.engines.foundationdb import claimed_jobs
 from tenure.engines.foundationdb.claimed_jobs import ClaimedJobs, Mine, runs_of
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.engines.foundationdb.record import Record, new_record
@@ -19,6 +18,7 @@ from tenure.settings import Settings
 from tenure.testing import ManualClock
 from tests import fdb_sim
 from tests.support.fdb_audit import wrong_keys
+from tests.support.sizes import let
 
 NOW = 1_700_000_000_000
 LEASE_MS = 60_000
@@ -178,7 +178,7 @@ def test_neighbours_are_those_of_one_run_of_one_claim() -> None:
 
 
 def test_when_too_many_are_remembered_all_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claimed_jobs, "MOST", 3)
+    let(monkeypatch, claimed_jobs_remembered=3)
     known = ClaimedJobs()
     known.note((one, _mine(0)) for one in "ab")
     known.note([("c", _mine(0))])

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tenure.engines.foundationdb import keys as k
-from tenure.engines.foundationdb import parking, pick
 from tenure.engines.foundationdb.engine import FoundationDbEngine
 from tenure.model import ops
 from tenure.model.job import NULL, Job, JobSpec
@@ -19,6 +18,7 @@ from tenure.testing import ManualClock
 from tests import fdb_sim
 from tests.simulation.servers.stepping import Actor, Driver, SteppedDatabase
 from tests.support.fdb_audit import Rows, wrong_keys
+from tests.support.sizes import let
 
 AT_ONCE = 100  # lanes that one transaction puts aside or back, here
 LANES = 250
@@ -38,8 +38,8 @@ def of_groups(n: int) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parking, "AT_ONCE", AT_ONCE)
-    monkeypatch.setattr(pick, "MOST_HELD_BACK", AT_ONCE)
+    let(monkeypatch, lanes_parked_at_once=AT_ONCE)
+    let(monkeypatch, lanes_held_back_of_a_claim=AT_ONCE)
 
 
 class Bench:

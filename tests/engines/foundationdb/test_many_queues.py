@@ -15,6 +15,7 @@ from tenure.settings import Settings
 from tenure.testing import ManualClock
 from tests import fdb_sim
 from tests.support.fdb_audit import Rows, wrong_keys
+from tests.support.sizes import let
 
 ENQUEUE = ops.Enqueue((JobSpec("a", "q", NULL),))
 LIMIT = ops.SetLimit("q", concurrency=1)
@@ -71,7 +72,7 @@ def test_nothing_is_left_of_a_forgotten_queue() -> None:
 def test_maintenance_goes_on_while_any_kind_of_work_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(upkeep, "_STEP", 2)
+    let(monkeypatch, jobs_of_a_step_of_a_recount=2)
     clock = ManualClock()
     db = fdb_sim.open(fdb_sim.Cluster(clock))
     engine = FoundationDbEngine(fdb_sim, db, Settings(), clock, hybrid=False)

@@ -19,6 +19,7 @@ from tenure.model import ops, queries
 from tenure.settings import Settings
 from tenure.testing import ManualClock
 from tests import fdb_sim
+from tests.support.sizes import let
 
 
 def test_importing_tenure_loads_neither_the_binding_nor_the_engine() -> None:
@@ -105,7 +106,7 @@ def test_a_store_of_an_older_format_is_migrated_in_steps(monkeypatch: pytest.Mon
         return b"%d" % len(begun) if len(begun) < 4 else None
 
     older = formats.FORMAT
-    monkeypatch.setattr(formats, "FORMAT", older + 1)
+    let(monkeypatch, format_of_fdb=older + 1)
     monkeypatch.setitem(formats.MIGRATIONS, older, to_the_next)
     for _ in range(2):
         engine._transactor.run(formats._step)

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from tenure.core.enqueue import enqueue
-from tenure.engines.foundationdb import claim as claims
 from tenure.engines.foundationdb import engine as engines
 from tenure.engines.foundationdb import keyed_calls
 from tenure.engines.foundationdb.engine import FoundationDbEngine
@@ -25,6 +24,7 @@ from tenure.settings import Settings
 from tenure.testing import ManualClock
 from tests import fdb_sim
 from tests.fdb_sim.faults import Fate
+from tests.support.sizes import let
 
 OPERATIONS: dict[Any, Any] = engines._OWN
 PART = 5  # operations of one transaction here
@@ -32,8 +32,8 @@ PART = 5  # operations of one transaction here
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "_MOST_JOBS", PART)
-    monkeypatch.setattr(claims, "_MOST_JOBS", PART)
+    let(monkeypatch, jobs_of_a_commit_of_fdb=PART)
+    let(monkeypatch, jobs_of_a_claim_of_fdb=PART)
 
 
 @pytest.fixture
@@ -154,8 +154,8 @@ def test_an_operation_that_the_store_rejects_fails_alone(
 def test_the_same_where_a_part_was_too_large_and_was_halved(
     engine: FoundationDbEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "_MOST_BYTES", 10**9)
-    monkeypatch.setattr(engines, "_MOST_JOBS", 10**9)
+    let(monkeypatch, bytes_of_a_commit_of_fdb=10**9)
+    let(monkeypatch, jobs_of_a_commit_of_fdb=10**9)
     payload = msgspec.Raw(b'"' + b"x" * 900_000 + b'"')
     fail_after(engine, monkeypatch, 2, Busy("no"))  # the first is too large
     answers = engine.apply(enqueues(*range(12), payload=payload))
@@ -231,8 +231,8 @@ def test_operations_share_a_transaction_up_to_a_number_of_jobs_and_bytes(
         (2 * jobs - 1, 2 * size, 2),
         *([(2 * jobs, 2 * size - 1, 2)] if size else []),
     ):
-        monkeypatch.setattr(engines, "_MOST_JOBS", most_jobs)
-        monkeypatch.setattr(engines, "_MOST_BYTES", most_bytes)
+        let(monkeypatch, jobs_of_a_commit_of_fdb=most_jobs)
+        let(monkeypatch, bytes_of_a_commit_of_fdb=most_bytes)
         assert len(list(engines._parts([op, op]))) == parts
 
 

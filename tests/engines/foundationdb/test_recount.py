@@ -20,6 +20,7 @@ from tenure.settings import Settings
 from tenure.testing import ManualClock
 from tests import fdb_sim
 from tests.support.fdb_audit import wrong_keys
+from tests.support.sizes import let
 
 JOBS = 30
 
@@ -49,7 +50,7 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, clock: ManualClock, seconds: floa
         return decode(data)
 
     monkeypatch.setattr(upkeep, "decode_record", slowly)
-    monkeypatch.setattr(upkeep, "_UNDER_WAY", 1)
+    let(monkeypatch, steps_of_a_recount_at_once=1)
 
 
 def test_a_recount_that_takes_longer_than_a_transaction_may_is_rejected(

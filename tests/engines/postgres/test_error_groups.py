@@ -14,6 +14,7 @@ from tenure.features.errors import data as error_groups
 from tenure.model import ops
 from tenure.queue import store_of
 from tests.support import postgres
+from tests.support.sizes import let
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_a_transaction_that_stays_open_does_not_hold_up_others(queue: Queue) -> 
 def test_a_cause_that_others_count_is_not_one_too_many(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(error_groups, "MAX_GROUPS", 1)
+    let(monkeypatch, groups_of_errors=1)
     queue.enqueue_many([tenure.NewJob(queue="mail") for _ in range(4)])
     one, two, three, four = queue.claim("mail", limit=4)
     queue.fail(one, "no 1")

@@ -10,16 +10,16 @@ import pytest
 
 import tenure
 from tenure import NewJob, Queue
-from tenure.model import ops
 from tests.conformance.state import wrong_counts
 from tests.support import audit_postgres, postgres
+from tests.support.sizes import let
 
 ROUNDS = 40
 
 
 @pytest.fixture
 def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
-    monkeypatch.setattr(ops, "FORGET_MS", 0)
+    let(monkeypatch, milliseconds_until_a_queue_is_forgotten=0)
     with tenure.connect(postgres.url_of(tmp_path)) as handle:
         yield handle
     assert audit_postgres.audit(postgres.shared_url(), postgres.schema_of(tmp_path)) == []

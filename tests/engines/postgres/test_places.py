@@ -9,9 +9,9 @@ import pytest
 
 import tenure
 from tenure import LeaseLost, Queue, State
-from tenure.engines.postgres import claimed_places
 from tenure.engines.postgres.claimed_places import Places
 from tests.support import postgres
+from tests.support.sizes import let
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_places_are_given_for_all_of_the_jobs_or_for_none() -> None:
 
 
 def test_places_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claimed_places, "MOST", 2)
+    let(monkeypatch, claimed_places_remembered=2)
     known = Places()
     known.note([("a", 1), ("b", 2)])
     known.note([("c", 3)])

@@ -14,7 +14,6 @@ import pytest
 import tenure
 from tenure.engines.postgres import unfolded
 from tenure.engines.postgres.engine import PostgresEngine
-from tenure.engines.sql import explain
 from tenure.features.overview.routes import overview_of
 from tenure.features.why import data as why
 from tenure.features.why.data import MOST_AHEAD
@@ -25,6 +24,7 @@ from tenure.testing import ManualClock
 from tests.crash.watched import until
 from tests.support import postgres
 from tests.support.blocks_read import cost_of
+from tests.support.sizes import let
 
 TENANTS = 3 * unfolded.MOST
 GROUP = "0123456789ab"
@@ -83,7 +83,7 @@ def test_an_enqueue_succeeds_although_its_news_cannot_be_folded_in(
 ) -> None:
     engine = store_of(queue).engine
     assert isinstance(engine, PostgresEngine)
-    monkeypatch.setattr(unfolded, "MOST", 1)
+    let(monkeypatch, queues_with_news_remembered=1)
 
     def closed() -> None:
         raise tenure.Closed("this queue handle was closed")
@@ -116,7 +116,7 @@ def test_explain_counts_on_those_that_the_next_claim_sweeps_first(
 ) -> None:
     """Two jobs expired at one moment, and a claim would bury one of them: the first by enqueueing,
     although its row was written last."""
-    monkeypatch.setattr(explain, "_MOST_SWEPT", 1)
+    let(monkeypatch, jobs_swept_to_explain=1)
     clock = ManualClock()
     with tenure.connect(postgres.url_of(tmp_path), clock=clock) as queue:
         queue.enqueue_many(

@@ -28,6 +28,7 @@ from tenure.model import ops, queries
 from tenure.model.fields import MAX_WEIGHT
 from tenure.model.job import NULL, JobSpec, new_ids
 from tests.support import postgres
+from tests.support.sizes import let
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -453,7 +454,7 @@ def test_a_producer_that_loses_every_race_gives_up(
         assert len(attempts) < 10
         return run(*args)
 
-    monkeypatch.setattr(engine_module, "MOST_RACES", 3)
+    let(monkeypatch, tries_after_a_race=3)
     monkeypatch.setattr(engine_module, "run", counted)
     with closing(PostgresEngine(url, tenure.Settings(), SystemClock())) as engine:
         engine.apply([ops.Enqueue((JobSpec("a", "q", NULL),))])

@@ -10,7 +10,6 @@ import pytest
 
 import tenure
 from tenure import NewJob, Queue, StoreError
-from tenure.engines.sharded import shard
 from tenure.errors import StoreRejected, TenureError
 from tenure.model import ops, queries
 from tenure.model.job import NULL, JobSpec
@@ -19,6 +18,7 @@ from tenure.model.queries import Query
 from tenure.model.record_queries import ListRecords
 from tenure.queue import store_of
 from tests.engines.sharded.conftest import Tenants, shards_of
+from tests.support.sizes import let
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def away(queue: Queue, number: int = 1) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _try_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard, "TRY_SECONDS", 600.0)
+    let(monkeypatch, seconds_between_tries_of_a_shard=600.0)
 
 
 def test_only_the_tenants_of_a_shard_meet_its_error(queue: Queue, tenants: Tenants) -> None:

@@ -9,13 +9,14 @@ import pytest
 
 from tenure import NewJob, Queue, StoreError
 from tenure.core.fencing import Fence
-from tenure.engines.sharded import carrying, catalog
+from tenure.engines.sharded import catalog
 from tenure.engines.sharded.carrying import Carrier
 from tenure.engines.sharded.shard import Shard
 from tenure.model import ops, queries
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Found, Query
 from tests.engines.sharded.conftest import Tenants, shards_of
+from tests.support.sizes import let
 
 
 def test_an_error_of_a_shard_stops_a_move() -> None:
@@ -39,8 +40,8 @@ def test_jobs_are_added_in_parts_by_their_number_and_their_bytes(
     most_bytes: int,
     parts: list[int],
 ) -> None:
-    monkeypatch.setattr(carrying, "_TOGETHER", together)
-    monkeypatch.setattr(carrying, "_BYTES", most_bytes)
+    let(monkeypatch, jobs_carried_together=together)
+    let(monkeypatch, bytes_carried_together=most_bytes)
     queue.enqueue_many(NewJob(queue="q", payload="x" * 98, tenant=tenants.here) for _ in range(7))
     source = shards_of(queue)[0]
     page = source.read(queries.Export(100))

@@ -18,6 +18,7 @@ from tenure.model import ops, queries
 from tenure.model.job import JobSpec, null
 from tenure.settings import Settings
 from tests.support import postgres
+from tests.support.sizes import let
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -118,7 +119,7 @@ def test_on_postgresql_who_waits_for_an_open_transaction_does_not_block_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A transaction that an application has left open, for example."""
-    monkeypatch.setattr("tenure.engines.postgres.engine.MOST_WAITS", 1)
+    let(monkeypatch, tries_to_wait_for_a_lock=1)
     store = open_shard(Settings(url=postgres.url_of(tmp_path)), SystemClock())
     try:
         store.apply([], Fence("", "one"))

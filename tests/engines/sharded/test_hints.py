@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tenure.engines.sharded import locating
 from tenure.engines.sharded.locating import Hints
+from tests.support.sizes import let
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the second id begins a new part."""
-    monkeypatch.setattr(locating, "_MOST_KNOWN", 1)
+    let(monkeypatch, places_of_jobs_known=1)
 
 
 def test_the_last_two_parts_are_remembered() -> None:

@@ -11,7 +11,6 @@ import pytest
 
 import tenure
 from tenure import Job, Queue, StoreError, StoreFull
-from tenure.engines.sharded import shard
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Answer, Op
@@ -19,6 +18,7 @@ from tenure.queue import store_of
 from tests.engines.sharded.conftest import Tenants, shards_of
 from tests.engines.sharded.test_away import away
 from tests.engines.sharded.test_once import run
+from tests.support.sizes import let
 
 KEYS = [f"key {n}" for n in range(8)]  # of which some prefer one shard, some the other
 CLAIM = ops.Claim(("q",), "w", 600_000, 1)
@@ -26,7 +26,7 @@ CLAIM = ops.Claim(("q",), "w", 600_000, 1)
 
 @pytest.fixture(autouse=True)
 def _try_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard, "TRY_SECONDS", 600.0)
+    let(monkeypatch, seconds_between_tries_of_a_shard=600.0)
 
 
 @pytest.fixture

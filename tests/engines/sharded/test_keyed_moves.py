@@ -15,6 +15,7 @@ from tenure.model import ops
 from tenure.model.job import NULL, Job, JobSpec
 from tenure.queue import store_of
 from tests.engines.sharded.test_reshard import check, reshard, resharding, url_of
+from tests.support.sizes import let
 
 SENT = keyed._sent
 TENANTS = 20
@@ -141,8 +142,8 @@ def test_a_job_that_such_a_call_claims_is_known_to_be_where_it_was_claimed(
 def test_a_call_over_several_shards_goes_on_between_two_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.engines.sharded.reshard.STEP_TENANTS", 1)
-    monkeypatch.setattr("tenure.engines.sharded.engine.PATIENCE", 0.0)
+    let(monkeypatch, tenants_moved_in_a_step=1)
+    let(monkeypatch, seconds_for_the_ring_to_settle=0.0)
     before, after = url_of(tmp_path, 1), url_of(tmp_path, 3)
     with tenure.connect(before) as queue:
         jobs = leased(queue)

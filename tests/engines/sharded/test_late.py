@@ -13,7 +13,7 @@ import pytest
 
 import tenure
 from tenure import Job, Queue, StoreError
-from tenure.engines.sharded import late, shard
+from tenure.engines.sharded import shard
 from tenure.engines.sharded.engine import ShardedEngine
 from tenure.features.live_workers.data import Beat
 from tenure.model import ops
@@ -24,6 +24,7 @@ from tests.crash.watched import PATIENCE, start, until
 from tests.engines.sharded.conftest import Tenants, shards_of
 from tests.engines.sharded.test_keyed_away import KEYS, claimed, good
 from tests.engines.sharded.test_once import run
+from tests.support.sizes import let
 
 CLAIM = ops.Claim(("q",), "w", 60_000, 5)
 Answered = Callable[[], None]  # lets the late answers arrive
@@ -32,10 +33,10 @@ Answered = Callable[[], None]  # lets the late answers arrive
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody can wait until a shard is away, and what is kept stays so until a test says else."""
-    monkeypatch.setattr(late, "SLOW_SECONDS", 600.0)
-    monkeypatch.setattr(late, "KEEP_SECONDS", 600.0)
-    monkeypatch.setattr(late, "PROMPT_SECONDS", 0.1)
-    monkeypatch.setattr(shard, "TRY_SECONDS", 600.0)
+    let(monkeypatch, seconds_until_a_shard_is_away=600.0)
+    let(monkeypatch, seconds_that_late_jobs_are_kept=600.0)
+    let(monkeypatch, seconds_until_a_shard_is_silent=0.1)
+    let(monkeypatch, seconds_between_tries_of_a_shard=600.0)
     monkeypatch.setattr(shard.Shard, "may_hang", True)
 
 
@@ -202,7 +203,7 @@ def test_jobs_that_nobody_claims_are_given_back_and_the_next_claim_waits_for_the
     queue: Queue, tenants: Tenants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it always answers as late, nobody would ever get its jobs otherwise."""
-    monkeypatch.setattr(late, "KEEP_SECONDS", 0.01)
+    let(monkeypatch, seconds_that_late_jobs_are_kept=0.01)
     enqueue(queue, tenants.here)
     with silent(queue, 0, "apply") as answered:
         assert both(queue) == []
@@ -265,7 +266,7 @@ def test_a_shard_that_is_silent_for_long_is_away_and_its_late_jobs_are_given_bac
     enqueue(queue, tenants.here)
     with silent(queue, 0, "apply") as answered:
         assert both(queue) == []
-        monkeypatch.setattr(late, "SLOW_SECONDS", 0.05)
+        let(monkeypatch, seconds_until_a_shard_is_away=0.05)
         until(lambda: soon(queue) == [] and store_of(queue).away() == ("0",))
         answered()
         until(lambda: queue.stats().leased == 0)
@@ -280,9 +281,9 @@ def test_a_shard_that_is_back_is_asked_although_an_old_call_still_hangs(
     works = store.apply
     with silent(queue, 0, "apply"):
         both(queue)
-        monkeypatch.setattr(late, "SLOW_SECONDS", 0.05)
+        let(monkeypatch, seconds_until_a_shard_is_away=0.05)
         until(lambda: soon(queue) == [] and store_of(queue).away() == ("0",))
-        monkeypatch.setattr(late, "SLOW_SECONDS", 600.0)
+        let(monkeypatch, seconds_until_a_shard_is_away=600.0)
         store.apply = works
         assert shards_of(queue)[0].is_back()
         enqueue(queue, tenants.here)
@@ -292,7 +293,7 @@ def test_a_shard_that_is_back_is_asked_although_an_old_call_still_hangs(
 def test_claims_get_all_jobs_if_every_shard_is_slow(
     queue: Queue, tenants: Tenants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(late, "PROMPT_SECONDS", 0.01)
+    let(monkeypatch, seconds_until_a_shard_is_silent=0.01)
     enqueue(queue, *tenants, *tenants, *tenants)
     with ExitStack() as stack:
         for one in shards_of(queue):
@@ -336,7 +337,7 @@ def test_a_call_about_a_job_of_another_shard_does_not_wait_for_a_silent_one(
 def test_a_live_worker_is_reported_to_the_shards_that_respond(
     queue: Queue, tenants: Tenants, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(late, "SLOW_SECONDS", 0.05)
+    let(monkeypatch, seconds_until_a_shard_is_away=0.05)
     worker = tenure.LiveWorker("w", ("q",), "host", 1, "1", 1, (), 0, 0)
     with silent(queue, number, "apply"):
         beat = start(store_of(queue).do, [Beat(worker, 60_000)])

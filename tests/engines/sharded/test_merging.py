@@ -20,6 +20,7 @@ from tenure.model.records import NewRecord, PutRecords, Record
 from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.engines.sharded.conftest import Tenants
+from tests.support.sizes import let
 
 Single = Callable[[int], Queue]
 REPEAT = "other shards have done their part: repeat it when this one is back"
@@ -87,8 +88,8 @@ def test_a_page_has_the_jobs_that_are_newer_than_what_a_shard_has_not_looked_at(
     url: str, tenants: Tenants, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     """One shard looks at many jobs that do not match, and stops between them."""
-    monkeypatch.setattr(queries, "MOST_SCANNED", 20)
-    monkeypatch.setattr(queries, "MOST_SORTED", 5)
+    let(monkeypatch, jobs_scanned_for_a_page=20)
+    let(monkeypatch, jobs_sorted_for_a_page=5)
     clock = ManualClock()
     with tenure.connect(url, clock=clock) as queue:
         common: list[Job] = []
@@ -109,8 +110,8 @@ def test_a_page_has_the_jobs_that_are_newer_than_what_a_shard_has_not_looked_at(
 def test_a_job_that_is_as_old_as_what_a_shard_has_not_looked_at_is_left_to_the_next_page(
     url: str, tenants: Tenants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "MOST_SCANNED", 20)
-    monkeypatch.setattr(queries, "MOST_SORTED", 5)
+    let(monkeypatch, jobs_scanned_for_a_page=20)
+    let(monkeypatch, jobs_sorted_for_a_page=5)
     with tenure.connect(url, clock=ManualClock()) as queue:
         for tenant in (tenants.here, tenants.there):
             queue.enqueue("q", tenant=tenant, kind="rare")
@@ -147,7 +148,7 @@ def test_records_of_one_key_are_on_one_page(queue: Queue, single: Single, limit:
 def test_a_search_by_key_goes_on_only_on_shards_that_have_more(
     queue: Queue, tenants: Tenants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.engines.sql.reads._MOST_KEYED", 2)
+    let(monkeypatch, keys_looked_up_at_once=2)
     queue.enqueue("q", id="c", tenant=tenants.there, unique_key="k")
     for n, job_id in enumerate("ab"):
         queue.enqueue(f"q{n}", id=job_id, tenant=tenants.here, unique_key="k")
@@ -195,7 +196,7 @@ def test_a_job_that_matches_all_the_time_is_listed_whatever_changes_meanwhile(
 ) -> None:
     """The list changes between the two reads of a page: of its jobs, and of its end. If that
     happens in each try, jobs may be listed twice."""
-    monkeypatch.setattr(merged_lists, "_TRIES", 2)
+    let(monkeypatch, tries_to_merge_a_page=2)
     page_of = merged_lists._page_of
     changes = [CHANGES[change], CHANGES["a job is added"]][:times]
     clock = ManualClock()

@@ -17,7 +17,6 @@ import tenure
 from tenure import Busy, Conflict, Duplicate, InvalidInput, Job, NewJob, Queue
 from tenure.clock import SystemClock
 from tenure.engines import open_shard
-from tenure.engines.sharded import catalog, ring
 from tenure.engines.sharded.carrying import Carrier
 from tenure.engines.sharded.catalog import Catalog
 from tenure.engines.sharded.engine import ShardedEngine
@@ -31,6 +30,7 @@ from tenure.queue import store_of
 from tenure.settings import Settings
 from tests.support import audit_postgres, postgres
 from tests.support.audit import audit
+from tests.support.sizes import let
 
 
 def url_of(folder: Path, last: int, together: bool = False) -> str:
@@ -122,7 +122,7 @@ def test_everything_is_there_afterwards_and_on_the_right_shard(
 def test_the_jobs_and_tenants_of_a_shard_are_read_in_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
-    monkeypatch.setattr(catalog, "PAGE", page)
+    let(monkeypatch, tenants_of_a_page_of_shards=page)
     before, after = url_of(tmp_path, 0), url_of(tmp_path, 1)
     with tenure.connect(before) as queue:
         for n in range(20):
@@ -267,7 +267,7 @@ def test_a_process_that_does_not_know_the_new_shards_is_told_and_changes_nothing
 def test_a_process_that_does_not_know_the_new_shards_is_told_during_the_move(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.engines.sharded.reshard.STEP_TENANTS", 1)
+    let(monkeypatch, tenants_moved_in_a_step=1)
     before, after = url_of(tmp_path, 1), url_of(tmp_path, 3)
     with tenure.connect(before) as old, tenure.connect(after) as new:
         for n in range(20):
@@ -363,7 +363,7 @@ def test_nothing_is_changed_on_a_shard_in_the_middle_of_a_step(
             cluster.refresh(cluster.view)
             with monkeypatch.context() as patch:
                 patch.setattr("tenure.engines.sharded.cluster.PATIENCE", 0.0)
-                patch.setattr("tenure.engines.sharded.engine.PATIENCE", 0.0)
+                let(patch, seconds_for_the_ring_to_settle=0.0)
                 for n in range(20):
                     with pytest.raises(Busy):
                         knows.enqueue("q", tenant=f"t{n}")
@@ -475,10 +475,10 @@ def test_old_and_new_names_together_must_fit_into_a_mark(
     old, new = url_of(tmp_path, 1), url_of(tmp_path, 3)
     tenure.connect(old).close()
     with resharding(old, new) as work:
-        monkeypatch.setattr(ring, "MAX_NAMES", len("0 1 2 3") - 1)
+        let(monkeypatch, names_in_a_ring=len("0 1 2 3") - 1)
         with pytest.raises(InvalidInput, match="all names have more than 6 characters"):
             work.run()
-        monkeypatch.setattr(ring, "MAX_NAMES", len("0 1 2 3"))
+        let(monkeypatch, names_in_a_ring=len("0 1 2 3"))
         assert work.run()
 
 
@@ -540,8 +540,8 @@ def test_on_postgresql_everything_is_there_afterwards(tmp_path: Path) -> None:
 def test_on_postgresql_an_open_transaction_keeps_a_move_from_freezing_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.engines.postgres.engine.MOST_WAITS", 1)
-    monkeypatch.setattr("tenure.engines.sharded.reshard.MARK_SECONDS", 0.0)
+    let(monkeypatch, tries_to_wait_for_a_lock=1)
+    let(monkeypatch, seconds_to_mark_the_shards=0.0)
     before, after = on_postgres(tmp_path, 2), on_postgres(tmp_path, 3)
     try:
         with tenure.connect(before) as queue, resharding(before, after) as work:

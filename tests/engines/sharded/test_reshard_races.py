@@ -18,6 +18,7 @@ from tenure.engines.sharded.ring import Ring
 from tenure.model.ops import Entry
 from tenure.queue import store_of
 from tests.engines.sharded.test_reshard import check, reshard, resharding, url_of
+from tests.support.sizes import let
 
 TENANTS = [f"t{n}" for n in range(12)]
 
@@ -71,7 +72,7 @@ def test_a_tenant_that_appears_after_a_step_was_planned_is_frozen_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise an ack would be stored on the old shard after the job has been copied."""
-    monkeypatch.setattr("tenure.engines.sharded.reshard.STEP_TENANTS", 1)
+    let(monkeypatch, tenants_moved_in_a_step=1)
     before, after = url_of(tmp_path, 1), url_of(tmp_path, 4)
     tenure.connect(before).close()
     with tenure.connect(after) as queue, resharding(before, after) as work:
@@ -107,7 +108,7 @@ def test_a_tenant_that_appears_after_a_step_was_planned_is_frozen_with_it(
             cluster_of(queue).refresh(cluster_of(queue).view)
             with monkeypatch.context() as patch:
                 patch.setattr("tenure.engines.sharded.cluster.PATIENCE", 0.0)
-                patch.setattr("tenure.engines.sharded.engine.PATIENCE", 0.0)
+                let(patch, seconds_for_the_ring_to_settle=0.0)
                 try:
                     queue.ack(leased[0])
                     acked.append("at once")

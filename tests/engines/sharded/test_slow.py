@@ -20,12 +20,13 @@ from tests.crash.watched import PATIENCE, start, until
 from tests.engines.sharded.conftest import Tenants, shards_of
 from tests.engines.sharded.test_keyed_away import CLAIM, KEYS, claimed, good
 from tests.engines.sharded.test_once import run
+from tests.support.sizes import let
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenure.engines.sharded.late.SLOW_SECONDS", 0.5)
-    monkeypatch.setattr(shard, "TRY_SECONDS", 600.0)
+    let(monkeypatch, seconds_until_a_shard_is_away=0.5)
+    let(monkeypatch, seconds_between_tries_of_a_shard=600.0)
     monkeypatch.setattr(shard.Shard, "may_hang", True)  # as a server may
 
 

@@ -13,7 +13,6 @@ import pytest
 import tenure
 from tenure import Busy, Queue
 from tenure.engines.sharded.placing import Placing
-from tenure.features.rates import counter as rates
 from tenure.model import ops
 from tenure.model.job import NULL, JobSpec
 from tenure.model.ops import Op
@@ -24,6 +23,7 @@ from tenure.worker.post import Post
 from tests.crash.watched import PATIENCE, committers, handed_in, start, until
 from tests.engines.sharded.conftest import Tenants, shards_of
 from tests.engines.sharded.test_worker_on_shards import Work
+from tests.support.sizes import let
 
 Called = Callable[[], None]  # waits until a call is held
 
@@ -118,7 +118,7 @@ def test_what_waits_for_one_shard_leaves_room_for_the_others(url: str, tenants: 
 def test_a_commit_does_not_wait_for_counts_that_another_shard_stores(
     url: str, tenants: Tenants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rates, "FLUSH_SECONDS", 0.0)
+    let(monkeypatch, seconds_between_counts_of_rates=0.0)
     monkeypatch.setattr(Placing, "of_record", lambda *_: 0)
     with tenure.connect(url) as queue:
         with held(queue, 0) as called:

@@ -20,6 +20,7 @@ from tests.engines.sharded.conftest import Tenants, shards_of
 from tests.engines.sharded.test_away import away
 from tests.engines.sharded.test_slow import hanging
 from tests.engines.sharded.test_slow_parts import held
+from tests.support.sizes import let
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def queue(url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
-    monkeypatch.setattr(shard, "TRY_SECONDS", 600.0)
+    let(monkeypatch, seconds_between_tries_of_a_shard=600.0)
     with tenure.connect(url, clock=clock) as queue:
         yield queue
 
@@ -93,7 +94,7 @@ def test_a_shard_that_hangs_keeps_no_other_from_its_schedules_and_its_upkeep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It can be read. A pause is of a user, who has to wait."""
-    monkeypatch.setattr("tenure.engines.sharded.late.SLOW_SECONDS", 0.3)
+    let(monkeypatch, seconds_until_a_shard_is_away=0.3)
     monkeypatch.setattr(shard.Shard, "may_hang", True)
     for tenant in tenants:
         queue.schedules.put(f"of {tenant}", "* * * * *", NewJob(queue="tick", tenant=tenant))
@@ -131,7 +132,7 @@ def test_a_shard_that_hangs_keeps_no_other_from_its_schedules_and_its_upkeep(
 def test_a_schedule_is_found_without_a_shard_that_hangs(
     queue: Queue, tenants: Tenants, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.engines.sharded.late.SLOW_SECONDS", 0.3)
+    let(monkeypatch, seconds_until_a_shard_is_away=0.3)
     monkeypatch.setattr(shard.Shard, "may_hang", True)
     for tenant in (tenants.here, tenants.there):
         queue.schedules.put(f"of {tenant}", "* * * * *", NewJob(queue="tick", tenant=tenant))

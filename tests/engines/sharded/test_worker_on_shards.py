@@ -16,18 +16,18 @@ from tenure.model import ops
 from tenure.model.job import Job
 from tenure.model.ops import Answer, Op
 from tenure.queue import store_of
-from tenure.worker import admission, worker
 from tenure.worker.handler import HandlerSpec
 from tenure.worker.post import Post
 from tenure.worker.worker import Worker
 from tests.crash.watched import PATIENCE, until
 from tests.engines.sharded.conftest import Tenants, shards_of
 from tests.engines.sharded.test_away import away
+from tests.support.sizes import let
 
 
 @pytest.fixture(autouse=True)
 def _stop_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "AFTER_GRACE_SECONDS", 0.2)
+    let(monkeypatch, seconds_after_the_grace=0.2)
 
 
 class Work:
@@ -139,7 +139,7 @@ def test_outcomes_are_kept_even_if_the_worker_must_end(
             with pytest.raises(tenure.Forbidden):
                 await asyncio.wait_for(work.worker.stop(grace=0.05), PATIENCE)
 
-    monkeypatch.setattr(admission, "PATIENCE_SECONDS", 0.0)
+    let(monkeypatch, seconds_to_be_let_in=0.0)
     asyncio.run(main())
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import tenure
 from tenure import Busy, NewJob
-from tenure.engines.sqlite import engine
+from tests.support.sizes import let
 
 
 def test_a_read_that_takes_too_long_is_stopped_with_an_error(
@@ -16,8 +16,8 @@ def test_a_read_that_takes_too_long_is_stopped_with_an_error(
 ) -> None:
     with tenure.connect(f"sqlite:///{tmp_path}/jobs.db") as queue:
         queue.enqueue_many(NewJob(queue="q") for _ in range(500))
-        monkeypatch.setattr(engine, "READ_SECONDS", 0.0)
-        monkeypatch.setattr(engine, "STEPS_PER_LOOK", 100)
+        let(monkeypatch, seconds_of_a_read_of_sqlite=0.0)
+        let(monkeypatch, steps_between_looks_at_the_time=100)
         with pytest.raises(Busy, match="the query took longer than 0 s"):
             queue.jobs(kind="nothing is of this kind")
         monkeypatch.undo()

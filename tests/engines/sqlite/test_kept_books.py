@@ -20,6 +20,7 @@ from tenure.model import ops
 from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.support.audit import audit
+from tests.support.sizes import let
 
 
 @pytest.fixture
@@ -360,7 +361,7 @@ def test_a_job_that_was_deleted_and_imported_with_its_lease_can_be_acked(
 
 
 def test_few_books_are_kept(queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counters, "MOST_KEPT", 20)
+    let(monkeypatch, books_kept=20)
     for n in range(50):
         enqueue(queue, *(f"{n}-{i}" for i in range(5)))
         queue.claim("mail", limit=3)
@@ -498,7 +499,7 @@ def _result(call: Callable[[tenure.Queue], Any], queue: tenure.Queue) -> Any:
 def test_two_handles_and_failing_calls_follow_the_model(
     path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, kept: int
 ) -> None:
-    monkeypatch.setattr(counters, "MOST_KEPT", kept)
+    let(monkeypatch, books_kept=kept)
     rig = Rig(path, seed)
     for _ in range(150):
         rig.step()

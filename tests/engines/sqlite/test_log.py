@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import tenure
-from tenure.engines.sqlite import disk
 from tenure.queue import store_of
 from tests.support.audit import audit
+from tests.support.sizes import let
 
 LIMIT = 512 * 1024
 BATCH = [tenure.NewJob(queue="mail", payload="x" * 1000) for _ in range(50)]
@@ -22,7 +22,7 @@ BATCH = [tenure.NewJob(queue="mail", payload="x" * 1000) for _ in range(50)]
 @pytest.fixture(autouse=True)
 def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a test need not write 32 MiB."""
-    monkeypatch.setattr(disk, "LOG_LIMIT_BYTES", LIMIT)
+    let(monkeypatch, bytes_of_the_log=LIMIT)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_the_log_stays_short_under_readers_that_overlap(queue: tenure.Queue, pat
 def test_a_reader_that_does_not_end_costs_no_commit(
     queue: tenure.Queue, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "WAIT_MS", 1)
+    let(monkeypatch, milliseconds_until_a_file_is_busy=1)
     with closing(sqlite3.connect(path)) as reader:
         read(reader)
         for _ in range(40):
@@ -99,7 +99,7 @@ def test_a_reader_that_does_not_end_costs_no_commit(
 def test_attempts_to_shorten_the_log_become_rarer_while_a_reader_stays(
     queue: tenure.Queue, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "WAIT_MS", 1)
+    let(monkeypatch, milliseconds_until_a_file_is_busy=1)
     attempts: list[str] = []
     writer: sqlite3.Connection = store_of(queue).engine._writer  # type: ignore[attr-defined]
     writer.set_trace_callback(lambda sql: attempts.append(sql) if "checkpoint" in sql else None)

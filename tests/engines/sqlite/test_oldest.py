@@ -13,11 +13,11 @@ import pytest
 
 import tenure
 from tenure import Job, NewJob
-from tenure.engines.sqlite import oldest
 from tenure.engines.sqlite.db import Db
 from tenure.engines.sqlite.oldest import OldestReady
 from tenure.engines.sqlite.sqlite_statements import SQL
 from tenure.testing import ManualClock
+from tests.support.sizes import let
 
 
 class Store:
@@ -110,13 +110,13 @@ def test_what_is_remembered_is_what_all_lanes_say(
 ) -> None:
     chance = Random(seed)
     if seed % 3:
-        monkeypatch.setattr(oldest, "MOST_LINES", 4)
-        monkeypatch.setattr(oldest, "MOST_CHANGED", 3)
-        monkeypatch.setattr(oldest, "AT_ONCE", chance.choice([1, 2, 100]))
-        monkeypatch.setattr(oldest, "MOST_ROUNDS", chance.choice([2, 20]))
-    monkeypatch.setattr(oldest, "CLOCK_MS", chance.choice([0, 2_000]))
+        let(monkeypatch, lines_of_oldest_jobs=4)
+        let(monkeypatch, lanes_changed_before_oldest_are_read_anew=3)
+        let(monkeypatch, oldest_jobs_looked_up_at_once=chance.choice([1, 2, 100]))
+        let(monkeypatch, rounds_for_oldest_jobs=chance.choice([2, 20]))
+    let(monkeypatch, age_of_the_oldest_jobs_ms=chance.choice([0, 2_000]))
     if seed % 2:
-        monkeypatch.setattr(oldest, "MOST_REMEMBERED", 5)
+        let(monkeypatch, oldest_jobs_remembered=5)
     held: list[Job] = []
     store.queue.enqueue("q")
     for _ in range(250):

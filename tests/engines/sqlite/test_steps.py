@@ -16,6 +16,7 @@ from tenure.model import ops
 from tenure.model.records import NewRecord, PutRecords
 from tenure.queue import store_of
 from tenure.testing import ManualClock
+from tests.support.sizes import let
 
 LARGE = 11_000  # bytes of a payload that is fetched separately
 
@@ -53,7 +54,7 @@ def test_all_claims_of_a_transaction_sweep_no_more_than_a_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many there are, and of however many queues."""
-    monkeypatch.setattr(transaction, "SWEPT_PER_STEP", 3)
+    let(monkeypatch, jobs_swept_in_a_step=3)
     clock = ManualClock()
     url = f"sqlite:///{tmp_path}/jobs.db"
     with tenure.connect(url, clock=clock, settings=tenure.Settings(sweep=2)) as queue:

@@ -15,20 +15,20 @@ import pytest
 
 import tenure
 from tenure import Job, NewJob, Queue, State
-from tenure.engines.sqlite import transaction
 from tenure.features.why import data as why
 from tenure.model import ops, queries
 from tenure.model.job import IfParentFails
 from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tests.support.audit import audit
+from tests.support.sizes import let
 
 STEP = 3
 
 
 @pytest.fixture(autouse=True)
 def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction, "TOLD_PER_STEP", STEP)
+    let(monkeypatch, children_told_in_a_step=STEP)
 
 
 @pytest.fixture

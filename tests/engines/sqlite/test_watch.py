@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import tenure
-from tenure.engines.sqlite import watch
 from tenure.engines.sqlite.file_events import FileEvents
 from tenure.queue import store_of
+from tests.support.sizes import let
 
 NEVER = 3600.0
 PATIENCE = 20.0
@@ -41,8 +41,8 @@ def queue(file: Path) -> Iterator[tenure.Queue]:
 def test_a_commit_of_another_is_heard_without_looking(
     file: Path, queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "INTERVAL_SECONDS", 0.0)
-    monkeypatch.setattr(watch, "IDLE_SECONDS", NEVER)
+    let(monkeypatch, seconds_between_looks_at_a_file=0.0)
+    let(monkeypatch, seconds_between_looks_at_an_idle_file=NEVER)
     ear = Ear(queue)
     with tenure.connect(f"sqlite:///{file}") as other:
         for _ in range(3):
@@ -55,8 +55,8 @@ def test_a_commit_of_another_is_heard_without_looking(
 def test_a_commit_of_another_is_heard_soon_after_one_of_our_own(
     file: Path, queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "INTERVAL_SECONDS", NEVER)  # reached if there is no end of commits
-    monkeypatch.setattr(watch, "IDLE_SECONDS", NEVER)
+    let(monkeypatch, seconds_between_looks_at_a_file=NEVER)  # reached if there is no end of commits
+    let(monkeypatch, seconds_between_looks_at_an_idle_file=NEVER)
     ear = Ear(queue)
     with tenure.connect(f"sqlite:///{file}") as other:
         for _ in range(3):
@@ -73,7 +73,7 @@ def test_without_events_it_is_found_by_looking(
     file: Path, queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FileEvents, "of", lambda path: None)
-    monkeypatch.setattr(watch, "IDLE_SECONDS", NEVER)
+    let(monkeypatch, seconds_between_looks_at_an_idle_file=NEVER)
     ear = Ear(queue)
     with tenure.connect(f"sqlite:///{file}") as other:
         other.enqueue("mail")
@@ -85,8 +85,8 @@ def test_a_log_that_was_deleted_and_made_again_is_followed(
     file: Path, queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fork closes all connections. Closing the last one deletes the log."""
-    monkeypatch.setattr(watch, "INTERVAL_SECONDS", 0.01)
-    monkeypatch.setattr(watch, "IDLE_SECONDS", 0.2)
+    let(monkeypatch, seconds_between_looks_at_a_file=0.01)
+    let(monkeypatch, seconds_between_looks_at_an_idle_file=0.2)
     ear = Ear(queue)
     store_of(queue).engine.before_fork()  # type: ignore[attr-defined]
     assert not file.with_name("jobs.db-wal").exists()
@@ -102,8 +102,8 @@ def test_a_log_that_was_deleted_and_made_again_is_followed(
 def test_the_thread_ends_when_nobody_listens(
     queue: tenure.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "INTERVAL_SECONDS", 0.0)
-    monkeypatch.setattr(watch, "IDLE_SECONDS", NEVER)
+    let(monkeypatch, seconds_between_looks_at_a_file=0.0)
+    let(monkeypatch, seconds_between_looks_at_an_idle_file=NEVER)
     ear = Ear(queue)
     lookout = store_of(queue).engine._watch._lookout  # type: ignore[attr-defined]
     assert lookout.thread.is_alive()

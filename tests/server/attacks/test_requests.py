@@ -14,10 +14,11 @@ from tenure import Queue
 from tenure.engines import remote
 from tenure.model import fields, ops
 from tenure.queue import store_of
-from tenure.server import batches, route
+from tenure.server import route
 from tenure.server.auth import Scope
 from tests.conformance.state import nothing_changes
 from tests.server.conftest import Client, Serve, token
+from tests.support.sizes import let
 
 MB = 1_048_576
 SPEC = {"id": "x", "queue": "q", "payload": None}
@@ -71,7 +72,7 @@ def test_the_engine_for_a_service_keeps_to_the_most_of_operations(
         return [ops.Ok()] * sent[-1]
 
     monkeypatch.setattr(remote.RemoteEngine, "_post", post)
-    monkeypatch.setattr(remote, "MAX_OPS", 100)
+    let(monkeypatch, operations_of_a_request=100)
     with tenure.connect("http://127.0.0.1:1") as queue:
         leases = [tenure.Lease(str(n), 1) for n in range(250)]
         assert queue.ack_many(leases) == [None] * 250
@@ -86,7 +87,7 @@ def test_a_large_batch_is_committed_in_parts(
     client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
     """Others would have to wait for all of it."""
-    monkeypatch.setattr(batches, "PART", 10)
+    let(monkeypatch, jobs_of_a_part_of_a_request=10)
     sizes: list[int] = []
     apply = store_of(queue).engine.apply
 
@@ -207,7 +208,7 @@ def test_acks_that_add_many_jobs_are_committed_in_parts(
     client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
     """Others would have to wait for all of them. Each ack is still one change."""
-    monkeypatch.setattr(batches, "PART", 10)
+    let(monkeypatch, jobs_of_a_part_of_a_request=10)
     added: list[int] = []
     apply = store_of(queue).engine.apply
 

@@ -21,7 +21,6 @@ from tenure.model import job, queries, wire
 from tenure.model.queries import Found, ListJobs, Query
 from tenure.queue import store_of
 from tenure.server import checks, native, payload_sizes, readers, traffic
-from tenure.server import service as service_module
 from tenure.server.auth import Scope, Tokens, hash_of
 from tenure.server.exchange import AsgiExchange
 from tenure.server.redaction import Redaction
@@ -33,6 +32,7 @@ from tenure.server.traffic import Line, Pace, Traffic
 from tenure.testing import ManualClock
 from tests.server.conftest import Asked, Client, token
 from tests.server.wire import PATIENCE, Dial, Heard, Watched, hosted, request
+from tests.support.sizes import let
 
 KB = 1_024
 TOKENS = [token("greedy"), token("honest"), token("worker", Scope.WORK)]
@@ -235,9 +235,9 @@ def bearer(secret: str) -> list[str]:
 def test_who_does_not_read_gets_no_more_and_others_do(
     dial: Dial, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "PAGE_BYTES", 9_000 * KB)
-    monkeypatch.setattr(traffic, "HELD_BYTES", 8_000 * KB)
-    monkeypatch.setattr(traffic, "ROOM_SECONDS", 0.3)
+    let(monkeypatch, bytes_of_a_page=9_000 * KB)
+    let(monkeypatch, bytes_held_for_a_token=8_000 * KB)
+    let(monkeypatch, seconds_to_wait_for_room=0.3)
     for n in range(9):
         queue.enqueue("q", "x" * 1000 * KB, id=f"large-{n}")
     page = request("GET", "/v1/jobs?limit=9", headers=bearer("greedy"))
@@ -268,8 +268,8 @@ def test_many_who_ask_at_once_and_do_not_read_are_not_all_served(
     dial: Dial, service: Service, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each finds that there is room, before any of the others has taken it."""
-    monkeypatch.setattr(traffic, "ROOM_SECONDS", 0.5)
-    monkeypatch.setattr(traffic, "HELD_BYTES", 12_000 * KB)
+    let(monkeypatch, seconds_to_wait_for_room=0.5)
+    let(monkeypatch, bytes_held_for_a_token=12_000 * KB)
     for n in range(5):
         queue.enqueue("q", "x" * 1000 * KB, id=f"large-{n}")
     page = request("GET", "/v1/jobs?limit=9", headers=bearer("greedy"))
@@ -285,7 +285,7 @@ def test_many_who_ask_at_once_and_do_not_read_are_not_all_served(
 def test_a_pipelined_request_waits_until_the_response_before_it_is_read(
     dial: Dial, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "PAGE_BYTES", 9_000 * KB)
+    let(monkeypatch, bytes_of_a_page=9_000 * KB)
     for n in range(9):
         queue.enqueue("q", "x" * 1000 * KB, id=f"large-{n}")
     line = dial()
@@ -316,8 +316,8 @@ def test_a_burst_is_free_on_a_machine_that_was_just_started() -> None:
 @pytest.fixture
 def slowly(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """A service that gives hardly any response to clients without a token."""
-    monkeypatch.setattr(service_module, "STRANGER_RATE", 0.001)
-    monkeypatch.setattr(service_module, "STRANGER_BURST", 1)
+    let(monkeypatch, requests_of_strangers_in_a_second=0.001)
+    let(monkeypatch, requests_of_strangers_at_once=1)
     service = make_app(queue, tokens=Tokens(TOKENS), dialects=["firecrawl", "queuey"])
     with asyncio.Runner() as runner:
         client = Client(service, runner)
@@ -431,7 +431,7 @@ class Unread(AsgiExchange):
 def test_a_response_that_nobody_reads_is_not_kept_for_ever(
     client: Client, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
-    monkeypatch.setattr(traffic, "FORGET_SECONDS", 0.01, raising=False)
+    let(monkeypatch, seconds_between_looks_at_responses=0.01)
 
     async def act() -> None:
         async def send(message: object) -> None:
@@ -633,7 +633,7 @@ def test_the_cpu_time_of_one_token_is_limited_and_others_are_not_delayed(client:
 
 
 def test_who_leaves_while_waiting_for_room_takes_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traffic, "HELD_BYTES", 100)
+    let(monkeypatch, bytes_held_for_a_token=100)
 
     async def act() -> None:
         mine = Traffic()

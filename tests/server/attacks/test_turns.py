@@ -9,7 +9,6 @@ import pytest
 
 import tenure
 from tenure import Queue
-from tenure.server import turns
 from tenure.server.auth import Tokens
 from tenure.server.exchange import AsgiExchange
 from tenure.server.problems import TooSlow
@@ -17,6 +16,7 @@ from tenure.server.routes import make_app
 from tenure.server.turns import SLICE_SECONDS, Turns
 from tenure.testing import ManualClock
 from tests.server.conftest import Client, token
+from tests.support.sizes import let
 
 MANY = 60
 
@@ -115,7 +115,7 @@ def test_who_has_left_does_not_begin() -> None:
 def test_a_token_with_many_requests_lets_others_go_before_most_of_them(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "SLICE_SECONDS", 0.0)
+    let(monkeypatch, seconds_of_a_turn=0.0)
     service = make_app(queue, tokens=Tokens([token("greedy"), token("honest")]))
 
     async def act(client: Client) -> None:

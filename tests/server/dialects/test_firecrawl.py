@@ -12,10 +12,10 @@ import pytest
 
 from tenure import NewJob, Queue, Settings, StoreError
 from tenure.queue import store_of
-from tenure.server.dialects import firecrawl
 from tenure.server.dialects.firecrawl import just_before
 from tenure.testing import ManualClock
 from tests.server.conftest import Client, all_jobs
+from tests.support.sizes import let
 
 NOW = 1_700_000_000_000  # where the clock starts
 STRANGE = ["a/b", "ä ö?&=#%", "..", "%2F", "名前", "a\nb", "+", "x" * 512, "\U0001f600", "'; --"]
@@ -186,7 +186,7 @@ def test_more_crawls_may_be_blocked_than_a_claim_can_skip(client: Client) -> Non
 
 def test_a_blocked_crawl_is_never_popped(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """If more blocked crawls have jobs than a claim can skip, a pop finds nothing, as there."""
-    monkeypatch.setattr(firecrawl, "MAX_GROUPS_PER_CALL", 2)
+    let(monkeypatch, groups_of_a_call_of_firecrawl=2)
     for n in range(3):
         push(client, f"j{n}", priority=n, crawlId=f"c{n}")
     push(client, "open", priority=9, crawlId="open")

@@ -22,6 +22,7 @@ from tenure.features.live_workers.data import Beat, LiveWorker
 from tenure.queue import store_of
 from tenure.worker.post import Post
 from tests.support import postgres
+from tests.support.sizes import let
 from tests.unit.cli.terminal import Terminal
 
 # Run now ------------------------------------------------------------------------------------------
@@ -68,7 +69,7 @@ def test_tenants_and_groups_are_listed_by_backlog(cli: Terminal) -> None:
 def test_the_largest_backlog_is_found_among_more_tenants_than_a_page(
     cli: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tenure.cli.held_back.MAX_LISTED", 3)
+    let(monkeypatch, jobs_listed_as_held_back=3)
     with cli.open() as store:
         store.enqueue_many(NewJob(queue="q", tenant=f"t{n}") for n in range(10))
         store.enqueue("q", tenant="t9")

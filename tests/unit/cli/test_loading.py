@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tenure import NewJob, Queue, StoreFull
-from tenure.cli import json_lines
+from tests.support.sizes import let
 from tests.unit.cli.terminal import Terminal
 
 
@@ -24,7 +24,7 @@ def ids(cli: Terminal) -> set[str]:
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_lines, "CHUNK_JOBS", 4)
+    let(monkeypatch, jobs_of_a_chunk_of_lines=4)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_file_is_loaded_in_chunks(cli: Terminal, calls: list[int]) -> None:
 def test_large_jobs_make_small_chunks(
     cli: Terminal, calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_lines, "CHUNK_BYTES", 2500)
+    let(monkeypatch, bytes_of_a_chunk_of_lines=2500)
     path = cli.write(*(line(payload="x" * 1000) for _ in range(5)))
 
     assert cli.json("enqueue", "--file", path)["loaded"] == 5

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from tenure import Queue, State
-from tenure.cli import maintenance
 from tenure.features.steps.data import Checkpoint, Suspend
 from tenure.queue import store_of
+from tests.support.sizes import let
 from tests.unit.cli.terminal import Terminal
 
 
@@ -285,7 +285,7 @@ def test_a_limit_that_cannot_be_is_an_error(cli: Terminal) -> None:
 def test_maintain_goes_on_until_nothing_is_left(
     cli: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maintenance, "PASS", 2)
+    let(monkeypatch, jobs_of_a_pass_of_maintenance=2)
     with cli.open() as store:
         for n in range(7):
             store.enqueue("mail", id=f"{n}", delay=60)
