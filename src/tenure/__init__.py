@@ -5,6 +5,7 @@ import typing
 
 from tenure.errors import (
     Busy,
+    ChildFailed,
     Closed,
     Conflict,
     DependencyCycle,
@@ -73,6 +74,7 @@ _LATER = {
     "Retry": "tenure.worker.outcome",
     "Cancel": "tenure.worker.outcome",
     "Dead": "tenure.worker.outcome",
+    "Suspended": "tenure.worker.outcome",
 }
 
 if typing.TYPE_CHECKING:
@@ -80,7 +82,7 @@ if typing.TYPE_CHECKING:
     from tenure.tasks.task import Handle, Task
     from tenure.worker.current_job import CurrentJob, current_job
     from tenure.worker.handler import Handler
-    from tenure.worker.outcome import Cancel, Dead, Outcome, Retry, Snooze
+    from tenure.worker.outcome import Cancel, Dead, Outcome, Retry, Snooze, Suspended
     from tenure.worker.worker import Worker
 else:
 
@@ -115,6 +117,7 @@ __all__ = [
     "Retry",
     "Cancel",
     "Dead",
+    "Suspended",
     # jobs
     "NewJob",
     "Job",
@@ -172,6 +175,7 @@ __all__ = [
     "Duplicate",
     "LeaseLost",
     "JobFailed",
+    "ChildFailed",
     "WaitTimeout",
     "NoCurrentJob",
     "NotAllowed",

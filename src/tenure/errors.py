@@ -14,7 +14,8 @@ TenureError
 │   ├── Duplicate           another job has the id or the unique key
 │   └── LeaseLost           the job is no longer leased under this token
 ├── JobFailed               the job that was waited for is dead or cancelled
-├── WaitTimeout             the job did not finish in time (also a TimeoutError)
+│   └── ChildFailed         a step waited for it
+├── WaitTimeout             the job did not finish, or no signal came, in time (also a TimeoutError)
 ├── NoCurrentJob            current_job() was called outside of a running job
 ├── NotAllowed
 │   ├── Unauthorized        the token is missing or unknown
@@ -206,8 +207,21 @@ class JobFailed(TenureError):
         self.state = state
 
 
+class ChildFailed(JobFailed):
+    """A job that a step waited for is dead, cancelled or deleted."""
+
+    code = "child_failed"
+
+    def __init__(self, step: str, job_id: str, state: str, error: str | None) -> None:
+        super().__init__(job_id, state, error)
+        self.step = step
+        self.message = f"the step {step!r}: {self.message}"
+        self.args = (self.message,)
+
+
 class WaitTimeout(TenureError, TimeoutError):
-    """The job that was waited for did not finish in time; it is still unfinished."""
+    """The job that was waited for did not finish in time; it is still unfinished. Or no signal came
+    in time."""
 
     code = "wait_timeout"
 
@@ -221,6 +235,14 @@ class WaitTimeout(TenureError, TimeoutError):
         )
         self.job_id = job_id
         self.state = state
+
+    @classmethod
+    def of_signal(cls, job_id: str, name: str) -> WaitTimeout:
+        """The error of a job that waited for a signal."""
+        error = cls(job_id, "leased", 0)
+        error.message = f"no signal {name!r} was sent to job {job_id!r} in time"
+        error.args, error.details = (error.message,), {"id": job_id, "signal": name}
+        return error
 
 
 class NoCurrentJob(TenureError):

@@ -12,6 +12,7 @@ import pytest
 import tenure
 from tenure import (
     Busy,
+    ChildFailed,
     Closed,
     Conflict,
     DependencyCycle,
@@ -57,6 +58,7 @@ EXAMPLES: list[TenureError] = [
     Duplicate("id", "a", "a"),
     LeaseLost("a", "done"),
     JobFailed("a", "dead", "boom"),
+    ChildFailed("labels", "a", "dead", "boom"),
     WaitTimeout("a", "pending", 0.5),
     NoCurrentJob("none"),
     NotAllowed("no"),
@@ -133,6 +135,7 @@ def test_codes_do_not_change() -> None:
         "duplicate",
         "lease_lost",
         "job_failed",
+        "child_failed",
         "wait_timeout",
         "no_current_job",
         "not_allowed",

@@ -31,7 +31,14 @@ PROMISED = {
         "current_job",
         "CurrentJob",
     ],
-    "what a task may return or raise": ["Outcome", "Snooze", "Retry", "Cancel", "Dead"],
+    "what a task may return or raise": [
+        "Outcome",
+        "Snooze",
+        "Retry",
+        "Cancel",
+        "Dead",
+        "Suspended",
+    ],
     "jobs": ["NewJob", "Job", "Lease", "State", "Failure"],
     "retries": ["Backoff", "fixed", "linear", "quadratic", "exponential"],
     "what is answered": [
@@ -80,6 +87,7 @@ PROMISED = {
         "Duplicate",
         "LeaseLost",
         "JobFailed",
+        "ChildFailed",
         "WaitTimeout",
         "NoCurrentJob",
         "NotAllowed",

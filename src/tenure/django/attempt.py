@@ -20,6 +20,7 @@ from tenure.django.framework import (
     task_finished,
     task_started,
 )
+from tenure.features.steps.data import Suspend
 from tenure.model import ops
 from tenure.model.job import FINAL, Job, State
 from tenure.model.ops import Op
@@ -121,12 +122,14 @@ class Attempt:
         except (TypeError, ValueError) as error:
             raise hopeless(error) from None
         limit = self._backend.queue.settings.payload_limit
-        self._note(after_return(self._job, value, current_job().reason, limit))
+        run = current_job()
+        self._note(after_return(self._job, value, run.reason, limit, suspension=run.suspension))
         return value
 
     def _raised(self, error: BaseException) -> bool:
         """Note the error; returns whether the task is finished, with no further attempts."""
-        self._note(after_error(self._job, error, current_job().reason))
+        run = current_job()
+        self._note(after_error(self._job, error, run.reason, suspension=run.suspension))
         finished: bool = self._result.is_finished
         return finished
 
@@ -141,7 +144,7 @@ class Attempt:
             change = decide(job, event, now)
             if change is not None:
                 job = replace(job, state=change.state, worker=change.worker, errors=change.errors)
-        elif isinstance(op, ops.Release):
+        elif isinstance(op, ops.Release | Suspend):
             job = replace(job, state=State.PENDING, attempts=job.attempts - 1, worker="")
         if job.state in FINAL:
             job = replace(job, finished_at=now)

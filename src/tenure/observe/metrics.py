@@ -27,6 +27,7 @@ from prometheus_client.core import (
 from tenure.clock import Clock
 from tenure.engines import ClaimsAtOnce, Engine, HasLog, HasShards, PartOf, parts_of
 from tenure.errors import LeaseLost, TenureError
+from tenure.features.steps.data import Suspend
 from tenure.model import ops, queries
 from tenure.model.job import Job, State
 from tenure.model.ops import Answer, Op
@@ -298,6 +299,8 @@ class Measured:
                 if op.type == ops.UNKNOWN_KIND:
                     metrics.unknown.counts[metrics.label(claims.queue),] += 1
                 self._ended(claims, answer.state, now)
+        elif isinstance(op, Suspend):  # neither failed nor done
+            self._running.end(op.id, op.token)
 
     # path: claims measured
     def _claimed(self, answers: Sequence[Any]) -> None:

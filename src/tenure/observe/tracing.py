@@ -38,10 +38,10 @@ def sending(jobs: Sequence[NewJob]) -> AbstractContextManager[str | None]:
 
 
 def working(
-    job: Job, handler: str, no_error: type[BaseException]
+    job: Job, handler: str, no_errors: tuple[type[BaseException], ...]
 ) -> AbstractContextManager[Span | None]:
     """A span for a handler, in the trace of the call that enqueued its job."""
-    return _NO_SPAN if _api() is None else _working(job, handler, no_error)
+    return _NO_SPAN if _api() is None else _working(job, handler, no_errors)
 
 
 def serving(method: str, route: str, trace: str) -> AbstractContextManager[Span | None]:
@@ -103,7 +103,9 @@ def _sending(jobs: Sequence[NewJob]) -> Iterator[str | None]:
 
 
 @contextmanager
-def _working(job: Job, handler: str, no_error: type[BaseException]) -> Iterator[Span | None]:
+def _working(
+    job: Job, handler: str, no_errors: tuple[type[BaseException], ...]
+) -> Iterator[Span | None]:
     attributes: dict[str, Any] = {
         "messaging.system": "tenure",
         "messaging.operation.type": "process",
@@ -125,7 +127,7 @@ def _working(job: Job, handler: str, no_error: type[BaseException]) -> Iterator[
     ) as span:
         try:
             yield span
-        except no_error as outcome:
+        except no_errors as outcome:
             span.set_attribute("tenure.outcome", type(outcome).__name__.lower())
             raise
         except BaseException as error:

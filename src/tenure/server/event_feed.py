@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from tenure.errors import Busy, JobNotFound, TenureError
+from tenure.features.steps.data import Suspend
 from tenure.model import ops
 from tenure.model.job import Job, JobSpec, State
 from tenure.model.ops import Answer, Op
@@ -32,6 +33,8 @@ MOST_UNREAD = 100_000  # operations in the inbox; when there are more, readers g
 MOST_KNOWN = 100_000  # leased jobs whose queue, tenant etc. are remembered
 LINGER_SECONDS = 300.0  # how long the ring is filled without readers, as they may reconnect
 CHANGED_SECONDS = 1.0  # between two `changed` events
+
+_OF_A_LEASE = ops.Ack | ops.Fail | ops.Release | ops.Progress | Suspend
 
 What = Literal[
     "enqueued", "claimed", "progress", "done", "failed", "released", "cancelled", "replayed",
@@ -245,7 +248,7 @@ class Feed:
                 continue
             if isinstance(op, ops.Cancel | ops.Replay | ops.Update):
                 found += await self._of_many(op, answer)
-            elif isinstance(op, ops.Ack | ops.Fail | ops.Release | ops.Progress):
+            elif isinstance(op, _OF_A_LEASE):
                 event = await self._of_lease(op, answer)
                 if event is not None:
                     found.append(event)
@@ -274,7 +277,7 @@ class Feed:
         return _added(spec, spec.id, self._queue.clock.now_ms())
 
     async def _of_lease(self, op: Op, answer: Answer) -> JobEvent | None:
-        assert isinstance(op, ops.Ack | ops.Fail | ops.Release | ops.Progress)
+        assert isinstance(op, _OF_A_LEASE)
         if isinstance(op, ops.Ack) and isinstance(answer, ops.Moved):
             return None  # it was done before
         whose = self._known.get(op.id)

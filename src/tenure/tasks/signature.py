@@ -19,26 +19,18 @@ import msgspec
 from tenure.errors import InvalidInput, InvalidPayload
 from tenure.model.job import NULL, encode_json
 from tenure.worker.outcome import encode_special
-
-
-def _decode_special(kind: type, value: Any) -> Any:
-    if hasattr(kind, "model_validate"):
-        return kind.model_validate(value)
-    raise NotImplementedError(f"a value of type {kind.__qualname__} cannot be read from JSON")
-
+from tenure.worker.returns import UNREADABLE, Returns, decode_special, plain
 
 _encode = msgspec.json.Encoder(enc_hook=encode_special).encode
 _NO_ARGUMENTS = msgspec.Raw(b"{}")
-_UNREADABLE = (msgspec.ValidationError, msgspec.DecodeError, NotImplementedError, TypeError)
 _BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
-class Signature:
-    """The parameters of one function, and how to encode and decode its calls."""
+class Signature(Returns):
+    """The parameters of one function, and how to encode and decode its calls and results."""
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
-        self._function = function
-        self._name = name
+        super().__init__(function, name)
         self._signature = inspect.signature(function)
         self._parameters = list(self._signature.parameters.values())
         self._all_by_name = all(one.kind in _BY_NAME for one in self._parameters)
@@ -53,8 +45,8 @@ class Signature:
         try:
             text = _encode(values)
             found = msgspec.structs.asdict(self._decoder.decode(text))
-        except (*_UNREADABLE, ValueError, OverflowError, RecursionError) as error:
-            raise InvalidInput(self._name, _plain(error)) from None
+        except (*UNREADABLE, ValueError, OverflowError, RecursionError) as error:
+            raise InvalidInput(self._name, plain(error)) from None
         if any(found[name] != value for name, value in values.items()):
             self._check_lossless(values)
         return msgspec.Raw(text)
@@ -68,7 +60,7 @@ class Signature:
         except ValueError:
             raise InvalidPayload(self._name, "JSON has no NaN and no infinity") from None
         for name, value in values.items():
-            if self._types.get(name, Any) is Any:
+            if self.types.get(name, Any) is Any:
                 try:
                     encode_json(name, value, 2**62)
                 except InvalidPayload as error:
@@ -83,8 +75,8 @@ class Signature:
             return [], {}
         try:
             values = self._decoder.decode(payload)
-        except (*_UNREADABLE, ValueError) as error:
-            raise InvalidInput(self._name, f"the payload does not fit: {_plain(error)}") from None
+        except (*UNREADABLE, ValueError) as error:
+            raise InvalidInput(self._name, f"the payload does not fit: {plain(error)}") from None
         if self._all_by_name:
             given = msgspec.structs.asdict(values)
             if self._has_defaults:
@@ -112,41 +104,11 @@ class Signature:
                 kwargs[parameter.name] = value
         return args, kwargs
 
-    def result(self, raw: msgspec.Raw) -> Any:
-        """Decode a result, as the return type the function is annotated with, if any."""
-        if self._result_decoder is None:
-            return msgspec.json.decode(raw)
-        try:
-            return self._result_decoder.decode(raw)
-        except NotImplementedError:  # the type has no JSON form: return the plain value
-            return msgspec.json.decode(raw)
-        except (*_UNREADABLE, ValueError) as error:
-            raise InvalidInput(self._name, f"the result does not fit: {_plain(error)}") from None
-
-    def check_result(self, raw: msgspec.Raw) -> None:
-        """Raise InvalidInput if a result does not fit the return annotation. An annotation that
-        cannot be read does not fail a job whose work was done."""
-        try:
-            decoder = self._result_decoder
-        except InvalidInput:
-            return
-        if decoder is not None:
-            self.result(raw)
-
-    @cached_property
-    def _types(self) -> dict[str, Any]:
-        try:
-            return typing.get_type_hints(self._function, include_extras=True)
-        except (NameError, TypeError, AttributeError) as error:
-            raise InvalidInput(
-                self._name, f"its annotations cannot be read: {error}; import them at run time"
-            ) from None
-
     @cached_property
     def _decoder(self) -> msgspec.json.Decoder[Any]:
         fields: list[tuple[str, Any, Any]] = []
         for parameter in self._parameters:
-            kind: Any = self._types.get(parameter.name, Any)
+            kind: Any = self.types.get(parameter.name, Any)
             default: Any = msgspec.NODEFAULT
             if parameter.kind is Parameter.VAR_POSITIONAL:
                 kind, default = tuple.__class_getitem__((kind, ...)), ()
@@ -160,20 +122,6 @@ class Signature:
             fields.append((parameter.name, kind, default))
         try:
             struct = msgspec.defstruct(self._name, fields, kw_only=True, forbid_unknown_fields=True)
-            return msgspec.json.Decoder(struct, dec_hook=_decode_special)
+            return msgspec.json.Decoder(struct, dec_hook=decode_special)
         except TypeError as error:
             raise InvalidInput(self._name, f"its annotations cannot be used: {error}") from None
-
-    @cached_property
-    def _result_decoder(self) -> msgspec.json.Decoder[Any] | None:
-        kind = self._types.get("return", Any)
-        if kind in (Any, object):
-            return None
-        try:
-            return msgspec.json.Decoder(kind, dec_hook=_decode_special)
-        except TypeError:  # the type has no JSON form: return the plain value
-            return None
-
-
-def _plain(error: Exception) -> str:
-    return str(error).replace(" - at `$.", " at `")

@@ -11,11 +11,12 @@ from tenure.errors import JobNotFound, NoCurrentJob
 from tenure.model.fields import check_label, percent_of
 from tenure.model.job import Job, State
 from tenure.queue import Queue
+from tenure.worker.steps import Durable
 
 Report = Callable[["CurrentJob", int, str | None], None]
 
 
-class CurrentJob:
+class CurrentJob(Durable):
     """A job while its handler runs."""
 
     __slots__ = ("_event", "_lock", "_queue", "_report", "_result_of", "job", "reason")
@@ -30,6 +31,7 @@ class CurrentJob:
         self._result_of = result_of
         self._event: threading.Event | None = None
         self._lock = threading.Lock()
+        self._course = None
 
     @property
     def token(self) -> int:

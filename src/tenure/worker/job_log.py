@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tenure.clock import Clock
 from tenure.errors import TenureError
+from tenure.features.steps.data import Suspend
 from tenure.model import ops
 from tenure.model.job import Job, State
 from tenure.model.ops import Answer, Op
@@ -57,7 +58,7 @@ class JobLog:
         if isinstance(answer, TenureError) and not isinstance(op, ops.Progress):
             id = getattr(op, "id", "?")
             log.warning("%s of job %s: %s", type(op).__name__, id, answer, extra={"job": id})
-        if not self._ended or not isinstance(op, ops.Ack | ops.Fail | ops.Release):
+        if not self._ended or not isinstance(op, ops.Ack | ops.Fail | ops.Release | Suspend):
             return
         ended = self._ended.pop((op.id, op.token), None)
         if ended is None or isinstance(answer, TenureError):
@@ -69,6 +70,9 @@ class JobLog:
             self._failed(op, answer, ended, fields)
         elif isinstance(op, ops.Ack):
             self._say("is done after %.3g s", ended, {**fields, "state": State.DONE.value})
+        elif isinstance(op, Suspend) and isinstance(answer, ops.Moved):
+            fields |= {"state": answer.state.value, "step": op.name}
+            self._say("is suspended after %.3g s", ended, fields)
         else:
             self._say("is released after %.3g s", ended, {**fields, "state": State.PENDING.value})
 

@@ -33,6 +33,7 @@ from tenure.model.ops import Answer, Op
 from tenure.observe.logs import counted
 from tenure.queue import Queue, store_of
 from tenure.worker.job_log import JobLog
+from tenure.worker.outcome import after_refusal
 from tenure.worker.post import EndOp, Post
 
 log = logging.getLogger("tenure.worker")
@@ -138,6 +139,7 @@ class KeptOutcomes:
                 failed.append(Failed(op, answer))
             elif not isinstance(op, ops.Claim):
                 self._job_log.stored(op, answer)
+                self._instead(post, op, answer)
         if failed:
             self._say(failed)
             self._add(post, [op for op, _ in failed])
@@ -247,7 +249,14 @@ class KeptOutcomes:
         post.kept.pop((op.id, op.token), None)
         line.settled += 1
         self._job_log.stored(op, answer)
+        self._instead(post, op, answer)
         self._settled(post)
+
+    def _instead(self, post: Post, op: Op, answer: Answer) -> None:
+        """Fail a job that the store refuses to suspend."""
+        failure = after_refusal(op, answer)
+        if failure is not None:
+            self.send(post, failure)
 
     def _say(self, failed: Sequence[Failed]) -> None:
         """Log each error once, however many outcomes meet it and however often."""

@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from tenure.errors import InvalidPayload, TenureError
+from tenure.errors import InvalidInput, InvalidPayload, JobNotFound, LeaseLost, TenureError
+from tenure.features.steps.data import Suspend
 from tenure.model import ops
 from tenure.model.fields import span_ms
-from tenure.model.job import NULL, Job, encode_json
-from tenure.model.ops import Op
+from tenure.model.job import NULL, Job, Lease, encode_json
+from tenure.model.ops import Answer, Op
 from tenure.queue.arguments import fail_op
 
 E = TypeVar("E", bound=BaseException)
@@ -60,6 +61,18 @@ class Dead(Outcome):
         super().__init__(reason or "given up by its task")
 
 
+class Suspended(BaseException):
+    """Ends a run that waits for something: the job goes on when it has happened. A handler must let
+    it pass; `except Exception` does."""
+
+    def __init__(self, suspension: Suspend) -> None:
+        self.suspension = suspension
+        super().__init__(f"the job waits at {suspension.name!r}, and goes on later")
+
+
+NO_ERRORS = (Outcome, Suspended)  # what a handler raises on purpose
+
+
 class Timeout(TimeoutError):
     """The task ran longer than its timeout."""
 
@@ -85,14 +98,21 @@ _HOPELESS = "_tenure_hopeless"
 
 
 def after_return(
-    job: Job, value: object, reason: str | None, payload_limit: int, rules: Rules = NO_RULES
+    job: Job,
+    value: object,
+    reason: str | None,
+    payload_limit: int,
+    rules: Rules = NO_RULES,
+    suspension: Suspend | None = None,
 ) -> Op | None:
     """The operation to submit after the handler returned. reason: why it was told to end early, if
-    it was."""
+    it was. suspension: what it waits for, if it was suspended."""
     if reason == "lost":
         return None  # another worker has the job
     if reason == "timeout":
         return after_timeout(job, rules)
+    if suspension is not None:
+        return _not_suspended(job, suspension, "it returned")
     if isinstance(value, Outcome):
         return _as_asked(job, value)
     try:
@@ -112,13 +132,21 @@ def after_timeout(job: Job, rules: Rules) -> ops.Fail:
 
 
 def after_error(
-    job: Job, error: BaseException, reason: str | None, rules: Rules = NO_RULES
+    job: Job,
+    error: BaseException,
+    reason: str | None,
+    rules: Rules = NO_RULES,
+    suspension: Suspend | None = None,
 ) -> Op | None:
-    """The operation to submit after the handler raised."""
+    """The operation to submit after the handler raised. reason, suspension: see after_return."""
     if reason == "lost":
         return None
     if reason == "timeout":
         return after_timeout(job, rules)
+    if suspension is not None:
+        if _is_suspended(error) or reason == "stop":
+            return suspension
+        return _not_suspended(job, suspension, f"it raised {error!r:.200}")
     if isinstance(error, Outcome):
         return _as_asked(job, error)
     if reason == "stop":
@@ -129,6 +157,34 @@ def after_error(
         return fail_op(job, error.with_traceback(None), fatal=True)
     told = error.with_traceback(_without_own_frames(error.__traceback__))
     return fail_op(job, told, fatal=not rules.retries(error))
+
+
+def _is_suspended(error: BaseException) -> bool:
+    """Whether a handler let a suspension pass; a TaskGroup raises it in a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_suspended, error.exceptions))
+    return isinstance(error, Suspended)
+
+
+def _not_suspended(job: Job, suspension: Suspend, instead: str) -> ops.Fail:
+    """The operation to submit for a handler that went on after it was suspended."""
+    message = (
+        f"the task caught tenure.Suspended at {suspension.name!r}, and {instead}: raise it again, "
+        "or catch Exception instead of BaseException; then replay the job"
+    )
+    return replace(fail_op(job, message, fatal=True), type=Suspended.__name__)
+
+
+def after_refusal(op: Op, answer: Answer) -> ops.Fail | None:
+    """The operation to submit if the store refuses to suspend a job that this worker still has:
+    it would wait for nothing. answer: not one after which the same can be sent again."""
+    if not isinstance(op, Suspend) or not isinstance(answer, TenureError):
+        return None
+    if isinstance(answer, LeaseLost | JobNotFound):
+        return None
+    message = f"the job cannot wait at {op.name!r}: {answer}"
+    failure = fail_op(Lease(op.id, op.token), message, fatal=isinstance(answer, InvalidInput))
+    return replace(failure, type=type(answer).__name__)
 
 
 def hopeless(error: E) -> E:

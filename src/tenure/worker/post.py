@@ -9,6 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from tenure.features.steps.data import Suspend
 from tenure.model import ops
 from tenure.model.fields import MAX_CLAIM, check, check_name
 from tenure.model.job import Job, Lease
@@ -18,7 +19,7 @@ from tenure.worker.run import Run
 
 ENOUGH = 200  # jobs that are worth a commit of their own
 
-EndOp = ops.Ack | ops.Fail | ops.Release  # the outcome of an attempt
+EndOp = ops.Ack | ops.Fail | ops.Release | Suspend  # the outcome of an attempt
 
 Concurrency = Annotated[int, Meta(ge=1, le=100_000)]
 

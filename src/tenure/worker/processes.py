@@ -22,7 +22,7 @@ from tenure.queue import Queue, connect
 from tenure.settings import Settings
 from tenure.worker.current_job import CURRENT, CurrentJob
 from tenure.worker.handler import HandlerSpec
-from tenure.worker.outcome import Outcome, after_error, after_return
+from tenure.worker.outcome import NO_ERRORS, after_error, after_return
 from tenure.worker.run import Run
 
 _CONTEXT = multiprocessing.get_context("spawn")
@@ -158,6 +158,22 @@ def serve(pipe: Connection, settings: Settings) -> None:
         pipe.send(("ended", _attempt(pipe, queue, module, qualname, job)))
 
 
+class InProcess(CurrentJob):
+    """A job whose handler runs in a process of its own, which uses the store by itself."""
+
+    __slots__ = ()
+
+    def _carry_out(self, course: Any) -> Any:
+        if self._queue.settings.url.startswith("memory:"):
+            course.close()
+            raise InvalidInput(
+                "process",
+                "a task in a process has no steps in a store in memory, which is another one there:"
+                " use a file such as sqlite:///jobs.db, or leave out process=True",
+            )
+        return super()._carry_out(course)
+
+
 def _attempt(pipe: Connection, queue: Queue, module: str, qualname: str, job: Job) -> Op | None:
     try:
         handler = find(module, qualname)
@@ -167,16 +183,18 @@ def _attempt(pipe: Connection, queue: Queue, module: str, qualname: str, job: Jo
     def report(_: CurrentJob, percent: int, note: str | None) -> None:
         pipe.send(("progress", (percent, note)))
 
-    CURRENT.set(CurrentJob(job, queue, report, handler.result_of))
+    current = InProcess(job, queue, report, handler.result_of)
+    CURRENT.set(current)
     try:
         value = contextvars.copy_context().run(_call, handler, job)
-        return after_return(job, value, None, queue.settings.payload_limit, handler.rules)
+        limit = queue.settings.payload_limit
+        return after_return(job, value, None, limit, handler.rules, current.suspension)
     except BaseException as error:
-        return after_error(job, error, None, handler.rules)
+        return after_error(job, error, None, handler.rules, current.suspension)
 
 
 def _call(handler: HandlerSpec, job: Job) -> Any:
-    with working(job, job.kind, Outcome):
+    with working(job, job.kind, NO_ERRORS):
         return handler.call(job)
 
 

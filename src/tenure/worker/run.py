@@ -18,7 +18,7 @@ from tenure.observe.tracing import working
 from tenure.queue import Queue
 from tenure.worker.current_job import CURRENT, CurrentJob, Report
 from tenure.worker.handler import HandlerSpec
-from tenure.worker.outcome import Outcome, after_error, after_return
+from tenure.worker.outcome import NO_ERRORS, Suspended, after_error, after_return
 
 FIRST_LOOK, LONGEST_LOOK = 0.002, 0.1  # seconds between checks of what a thread executes
 AGAIN = 1.0  # seconds after which a function that continues is interrupted again
@@ -118,6 +118,17 @@ class Run(CurrentJob):
                     else:
                         _raise_in(ctypes.c_ulong(thread), None)
 
+    def after_return(self, value: object, payload_limit: int) -> Op | None:
+        """The operation to submit after the handler returned."""
+        rules = self.handler.rules
+        return after_return(self.job, value, self.reason, payload_limit, rules, self.suspension)
+
+    def after_error(self, error: BaseException) -> Op | None:
+        """The operation to submit after the handler raised."""
+        if not isinstance(error, Suspended):
+            self.error = error
+        return after_error(self.job, error, self.reason, self.handler.rules, self.suspension)
+
     def end(self) -> bool:
         """Mark the run as ended. Returns True for the first caller, who submits its outcome."""
         with self._lock:
@@ -141,12 +152,15 @@ async def attempt(run: Run, payload_limit: int) -> Op | None:
     run.can_be_interrupted_by(run.cancel_task)
     try:
         run.check()
-        with working(run.job, run.handler.name, Outcome):
-            value = await run.handler.call(run.job)
-        return after_return(run.job, value, run.reason, payload_limit, run.handler.rules)
+        try:
+            with working(run.job, run.handler.name, NO_ERRORS):
+                value = await run.handler.call(run.job)
+        finally:
+            if run.uses_steps:
+                await run.settle()
+        return run.after_return(value, payload_limit)
     except BaseException as error:
-        run.error = error
-        return after_error(run.job, error, run.reason, run.handler.rules)
+        return run.after_error(error)
     finally:
         run.can_be_interrupted_by(None)
         run.task = None  # its context has the run: a cycle, which only the garbage collector frees
@@ -162,7 +176,7 @@ def attempt_in_thread(run: Run, payload_limit: int) -> Op | None:
 
     def call() -> object:
         CURRENT.set(run)
-        with working(run.job, run.handler.name, Outcome):
+        with working(run.job, run.handler.name, NO_ERRORS):
             return run.handler.call(run.job)
 
     try:
@@ -174,10 +188,9 @@ def attempt_in_thread(run: Run, payload_limit: int) -> Op | None:
             run.can_be_interrupted_by(None)
             # Clear an exception that was not raised yet: it must not hit the next job.
             _raise_in(ctypes.c_ulong(thread), None)
-        return after_return(run.job, value, run.reason, payload_limit, run.handler.rules)
+        return run.after_return(value, payload_limit)
     except BaseException as error:
-        run.error = error
-        return after_error(run.job, error, run.reason, run.handler.rules)
+        return run.after_error(error)
 
 
 def _holds_no_lock(thread: int) -> bool:
