@@ -5,11 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from tenure import InvalidInput, JobFailed, State, Tenure, WaitTimeout, current_job, fixed
-from tenure.testing import ManualClock, Sandbox
+from tenure import (
+    InvalidInput,
+    JobFailed,
+    JobNotFound,
+    State,
+    Tenure,
+    WaitTimeout,
+    current_job,
+    fixed,
+)
+from tenure.testing import CrashReport, ManualClock, Sandbox
 
 app = Tenure("sqlite:////nowhere/that/can/be/opened.db")
 
@@ -154,3 +164,137 @@ def test_the_fixture_is_found_by_itself(tenure_sandbox: Callable[..., Sandbox]) 
     box = tenure_sandbox(app, eager=True)
     assert add.enqueue(2, 3).result() == 5
     assert box.eager
+
+
+# Durable steps ----------------------------------------------------------------------------------
+
+
+def test_forward_moves_the_clock_over_everything_that_jobs_wait_for() -> None:
+    app = Tenure("memory://")
+
+    @app.cron("0 3 * * *")
+    async def nightly() -> None: ...
+
+    @app.task
+    async def patient() -> list[Any]:
+        run = current_job()
+        await run.sleep("cool off", days=30)
+        await run.sleep("moment", 4.9)  # in place, after the steps were read in a thread
+        try:
+            await run.wait_for("approval", timeout=60)
+        except WaitTimeout:
+            return ["nobody", await run.wait_for("at last")]
+        return []
+
+    with Sandbox(app) as box:
+        handle = patient.using(delay=60).enqueue()
+        began, began_for_real = box.clock.now_ms(), time.monotonic()
+        box.drain(forward=True)
+        moved = (box.clock.now_ms() - began) / 1000  # and a little for what runs in threads
+        assert moved == pytest.approx(60 + 30 * 86_400 + 4.9 + 60, abs=2)
+        assert time.monotonic() - began_for_real < 4
+        assert handle.job().state == "pending"
+        assert handle.signal("at last", {"by": "ann"})
+        assert not handle.signal("at last", "again")
+        assert handle.result() == ["nobody", {"by": "ann"}]
+        assert not handle.signal("another")
+        with pytest.raises(JobNotFound):
+            box.queue.signal("nobody", "approval")
+
+
+def test_an_eager_sandbox_runs_a_job_that_a_signal_wakes() -> None:
+    app = Tenure("memory://")
+
+    @app.task
+    async def task() -> Any:
+        return await current_job().wait_for("approval")
+
+    async def main() -> Any:
+        handle = await task.aenqueue()
+        assert await handle.asignal("approval", 3)
+        return (await handle.ajob()).result
+
+    with Sandbox(app, eager=True):
+        assert asyncio.run(main()) == 3
+
+
+def test_a_job_that_cannot_be_suspended_fails_in_a_sandbox_too() -> None:
+    app = Tenure("memory://")
+
+    @app.task(unique=True, delay=60)
+    async def child() -> None: ...
+
+    @app.task(max_attempts=1)
+    async def task() -> None:
+        await current_job().gather("labels", [child.job()])
+
+    with Sandbox(app) as box:
+        child.enqueue()
+        handle = task.enqueue()
+        box.drain()
+        assert "the job cannot wait at 'labels'" in str(handle.job().error)
+
+
+def test_crashing_everywhere_leads_to_the_same_end() -> None:
+    app = Tenure("memory://")
+    charged: list[str] = []
+
+    def charge(order: int, key: str) -> str:
+        charged.append(key)
+        return key
+
+    @app.task
+    async def label(n: int) -> int:
+        return n
+
+    @app.task
+    async def refund(what: str) -> None: ...
+
+    @app.task(max_attempts=1)
+    async def fulfil(order: int) -> list[Any]:
+        run = current_job()
+        paid = await run.step(charge, order, run.idempotency_key("charge"))
+        run.undo(refund, paid)
+        both = await asyncio.gather(*(run.step(list, name="reserve", key=k) for k in "ab"))
+        await run.sleep("cool off", days=3)
+        approval = await run.wait_for("approval", timeout=60)
+        return [*both, approval, await run.gather("labels", [label.job(n) for n in range(3)])]
+
+    with Sandbox(app) as box:
+        report = box.crash_everywhere(fulfil, 7, signals={"approval": "yes"})
+        assert box.jobs() == []
+    # Five checkpoints, two suspensions and the end.
+    assert report == CrashReport(5 * 2 + 2 + 1, [])
+    assert report.same
+    assert len(set(charged)) == 1
+    assert len(charged) == 1 + report.crashes + 1  # again only if it died before it was recorded
+
+
+def test_crashing_everywhere_says_what_is_different() -> None:
+    app = Tenure("memory://")
+    orders: list[int] = []
+
+    @app.task
+    async def mail() -> None: ...
+
+    @app.task(max_attempts=3)
+    def careless() -> int:
+        run = current_job()
+        mail.enqueue()  # not in a step: a second time in the next attempt
+        orders.append(1)
+        run.step(lambda: len(orders), name="count")
+        return len(orders)
+
+    with Sandbox(app) as box:
+        report = box.crash_everywhere(careless)
+    assert report.crashes == 3
+    assert not report.same
+    assert len(report.differences) == 3 * 3  # the step, the job and the others
+    assert report.differences[0] == (
+        "after a crash before the step 'count': the step 'count': ('step', '3') instead of "
+        "('step', '1')"
+    )
+    assert (
+        "after a crash before its end: the other jobs: [('mail', '{}', 'done'), "
+        in (report.differences[-1])
+    )

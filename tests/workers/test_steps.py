@@ -16,7 +16,7 @@ import tenure
 from tenure import Handle, Job, LeaseLost, State, Tenure, current_job
 from tenure.clock import SystemClock
 from tenure.engines.sqlite.engine import SqliteEngine
-from tenure.features.steps.data import Checkpoint, ListSteps, Signal, Steps
+from tenure.features.steps.data import Checkpoint, ListSteps, Steps
 from tenure.model.ops import Op
 from tenure.queue import store_of
 from tenure.testing import ManualClock
@@ -82,9 +82,7 @@ def recorded(app: Tenure, handle: Handle[Any]) -> dict[str, Any]:
 
 
 def send(app: Tenure, handle: Handle[Any], name: str, value: Any = None) -> None:
-    signal = Signal((handle.id,), name=name, value=msgspec.Raw(msgspec.json.encode(value)))
-    (answer,) = store_of(app.queue).do([signal])
-    assert answer.count == 1
+    assert app.queue.signal(handle.id, name, value)
 
 
 def end(app: Tenure, handle: Handle[Any]) -> tuple[Any, ...]:

@@ -302,6 +302,19 @@ class Handle(Generic[R]):
         """Awaitable form of `cancel`."""
         return await self._queue.acancel(self.id) == 1
 
+    def signal(self, name: str, value: Any = None) -> bool:
+        """Send a signal to the job, as `Queue.signal` does. Returns whether it is the first of its
+        name, and the job has not finished."""
+        first = self._queue.signal(self.id, name, value) == 1
+        self.task.app._enqueued()
+        return first
+
+    async def asignal(self, name: str, value: Any = None) -> bool:
+        """Awaitable form of `signal`."""
+        first = await self._queue.asignal(self.id, name, value) == 1
+        await self.task.app._aenqueued()
+        return first
+
     def result(self, timeout: Seconds | None = None) -> R:
         """Wait until the job is finished and return its result. Raises JobFailed if it is dead or
         cancelled, and WaitTimeout after `timeout` seconds."""

@@ -8,28 +8,43 @@ import math
 import selectors
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 from msgspec.structs import replace
 
 from tenure.errors import InvalidInput, LeaseLost, TenureError
+from tenure.features.steps.data import FOREVER_MS
 from tenure.model.fields import MAX_CLAIM, span_ms
-from tenure.model.job import Job
+from tenure.model.job import Job, NewJob
 from tenure.model.ops import Op, Progress
 from tenure.queue import Queue, connect, store_of
 from tenure.queue.arguments import fail_op
 from tenure.settings import Settings
 from tenure.tasks.app import Tenure
+from tenure.tasks.task import Task
+from tenure.testing.crashes import (
+    CrashReport,
+    Doom,
+    Point,
+    differences,
+    end_of,
+    points_of,
+    to_crash,
+)
 from tenure.worker.current_job import CurrentJob
 from tenure.worker.handler import HandlerSpec
-from tenure.worker.outcome import Outcome, after_timeout
+from tenure.worker.outcome import Outcome, after_refusal, after_timeout
 from tenure.worker.post import Post
 from tenure.worker.run import Run, attempt, attempt_in_thread
 from tenure.worker.scheduler import Scheduler
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 LEASE_SECONDS = 10 * 366 * 86_400  # long, because no other worker could take a job over
 MOST_ATTEMPTS = 1_000_000
@@ -77,6 +92,7 @@ class Sandbox:
         self.reraise = reraise
         self.clock: ManualClock = clock or ManualClock()
         self.queue: Queue = connect(url, settings=Settings(), clock=self.clock)
+        self._doom: Doom | None = None  # of a job, in `crash_everywhere`
         self._draining = False
         self._error: Exception | None = None
         self._to_tell: list[Op] = []
@@ -108,12 +124,37 @@ class Sandbox:
             if cursor is None:
                 return found[::-1]
 
-    def drain(self, forward: float | timedelta = 0) -> int:
+    def crash_everywhere(
+        self,
+        task: Task[..., Any],
+        /,
+        *args: Any,
+        signals: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> CrashReport:
+        """Run a call of a task to its end. Then run it again for each of its steps and suspensions
+        and for its end, in a store of its own, with a worker that dies there, once before and once
+        after it is recorded. Returns whether the job and its steps came to the same end, and the
+        same other jobs were made. signals: what to send to the job before it runs, by name."""
+        call = to_crash(task.job(*args, **kwargs), self.clock.now_ms())
+        sent = signals or {}
+        usual, reached, _ = _apart(self, call, sent, None)
+        points = points_of(reached)
+        found: list[str] = []
+        for point in points:
+            end, _, died = _apart(self, call, sent, point)
+            found += differences(point, usual, end)
+            if not died:
+                found.append(f"{point.what} was not reached again: the task takes other ways")
+        return CrashReport(len(points), found)
+
+    def drain(self, forward: float | timedelta | bool = 0) -> int:
         """Run jobs until none is ready, and return the number of attempts made.
 
         forward: also run what becomes due within this many seconds, including retries and
-        schedules, moving the clock forward to each. `asyncio.sleep` in a task takes no real time;
-        it moves the clock.
+        schedules, moving the clock forward to each. True: everything that jobs wait for, until the
+        only ones left wait for a signal without a timeout, or for another job; the clock does not
+        move for schedules. `asyncio.sleep` in a task takes no real time; it moves the clock.
         """
         if not _in_a_loop():
             return self._drain(forward)
@@ -134,7 +175,7 @@ class Sandbox:
             raise answer
         return answer
 
-    def _drain(self, forward: float | timedelta) -> int:
+    def _drain(self, forward: float | timedelta | bool) -> int:
         count = 0
         with asyncio.Runner(loop_factory=lambda: _Loop(self.clock)) as runner:
             for run in self._runs(forward):
@@ -145,7 +186,7 @@ class Sandbox:
                     self._tell(run, self._at_once(run))
         return count
 
-    async def adrain(self, forward: float | timedelta = 0) -> int:
+    async def adrain(self, forward: float | timedelta | bool = 0) -> int:
         """Awaitable form of `drain`. Runs in the current event loop, so sleeps take real time."""
         count = 0
         for run in self._runs(forward):
@@ -156,13 +197,15 @@ class Sandbox:
                 self._tell(run, self._at_once(run))
         return count
 
-    def _runs(self, forward: float | timedelta) -> Iterator[Run]:
+    def _runs(self, forward: float | timedelta | bool) -> Iterator[Run]:
         """Claim jobs as a worker would, and yield their runs one by one."""
         if self._draining:
             return  # an eager enqueue inside a task: the outer drain will run the job
         self._draining = True
         try:
-            until = self.clock.now_ms() + span_ms("forward", forward)
+            is_all = isinstance(forward, bool) and forward
+            span = FOREVER_MS // 2 if is_all else span_ms("forward", forward)
+            until = self.clock.now_ms() + span
             posts = self.app.posts()
             left = MOST_ATTEMPTS
             while left > 0:
@@ -171,7 +214,7 @@ class Sandbox:
                     left -= 1
                     yield from self._run(post, job)
                 self._commit()
-                if not claimed and not self._go_on(posts, until):
+                if not claimed and not self._go_on(posts, until, ticks=not is_all):
                     return
             raise InvalidInput("drain", f"not finished after {MOST_ATTEMPTS:,} attempts")
         finally:
@@ -189,7 +232,9 @@ class Sandbox:
             self._to_tell.append(fail_op(job, f"no task is named {job.kind!r}"))
         else:
             handler = replace(handler, call=partial(self._noting, handler))
-            yield Run(job, handler, self.queue, self._report, self.clock.monotonic())
+            doomed = self._doom is not None and self._doom.job_id == job.id
+            queue = self._doom.queue(self.queue) if self._doom and doomed else self.queue
+            yield Run(job, handler, queue, self._report, self.clock.monotonic())
 
     def _noting(self, handler: HandlerSpec, job: Job) -> Any:
         """Call a handler, and remember the error it raises."""
@@ -207,10 +252,11 @@ class Sandbox:
             self._error = error
             raise
 
-    def _go_on(self, posts: list[Post], until: int) -> bool:
-        """Move the clock to when something is due next; False if that is later than `until`."""
+    def _go_on(self, posts: list[Post], until: int, ticks: bool) -> bool:
+        """Move the clock to when something is due next; False if that is later than `until`. ticks:
+        whether to move it for schedules, too."""
         wait_ms = Scheduler(self.queue, "sandbox", upkeep=False).fire_due()
-        next_tick = None if wait_ms is None else self.clock.now_ms() + wait_ms
+        next_tick = None if wait_ms is None or not ticks else self.clock.now_ms() + wait_ms
         queues = [name for post in posts for name in post.queues]
         due = self.queue.next_due(queues) if queues else None
         at = min((one for one in (next_tick, due) if one is not None), default=None)
@@ -244,6 +290,8 @@ class Sandbox:
 
     def _tell(self, run: Run, op: Op | None) -> None:
         error, self._error = self._error, None
+        if self._doom is not None and self._doom.job_id == run.job.id:
+            op = self._doom.outcome(run.job, op)
         if op is not None:
             self._to_tell.append(op)
         if self.reraise and error is not None and not isinstance(error, Outcome):
@@ -251,9 +299,32 @@ class Sandbox:
 
     def _commit(self) -> None:
         batch, self._to_tell = self._to_tell, []
-        for answer in store_of(self.queue).do(batch):
-            if isinstance(answer, TenureError) and not isinstance(answer, LeaseLost):
+        for op, answer in zip(batch, store_of(self.queue).do(batch), strict=True):
+            failure = after_refusal(op, answer)
+            if failure is not None:
+                self._to_tell.append(failure)
+            elif isinstance(answer, TenureError) and not isinstance(answer, LeaseLost):
                 raise answer  # LeaseLost is fine: a task can cancel its own job
+        if self._to_tell:
+            self._commit()
+
+
+def _apart(
+    outer: Sandbox, call: NewJob, signals: Mapping[str, Any], point: Point | None
+) -> tuple[dict[str, Any], list[str], bool]:
+    """Run a job in a sandbox of its own. Returns how it ended, the operations it reached, and
+    whether its worker died."""
+    app, outer.app.sandbox = outer.app, None
+    try:
+        with Sandbox(app, clock=ManualClock(outer.clock.now_ms())) as box:
+            (job_id,) = box.queue.enqueue_many([call])
+            box._doom = doom = Doom(job_id, point)
+            for name, value in signals.items():
+                box.queue.signal(job_id, name, value)
+            box.drain(forward=True)
+            return end_of(box.queue, job_id, box.jobs()), doom.reached, doom.died
+    finally:
+        app.sandbox = outer
 
 
 def _in_a_loop() -> bool:
@@ -270,15 +341,27 @@ class _Loop(asyncio.SelectorEventLoop):
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
         self._eyes = _Eyes(self, clock)
+        self._in_threads = 0  # calls that run there
         super().__init__(self._eyes)
         self._clock_resolution = 0.0005  # half of the clock's, so timers are due in time
 
     def time(self) -> float:
         return self._clock.monotonic()
 
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        future = super().run_in_executor(executor, func, *args)
+        self._in_threads += 1
+        future.add_done_callback(self._leave_thread)
+        return future
+
+    def _leave_thread(self, _: object) -> None:
+        self._in_threads -= 1
+
     def waits_for_io(self) -> bool:
         """Whether the loop waits for a thread or a socket, in which case it uses real time."""
-        return getattr(self, "_default_executor", None) is not None or len(self._eyes.get_map()) > 1
+        return self._in_threads > 0 or len(self._eyes.get_map()) > 1
 
 
 class _Eyes(selectors.DefaultSelector):
