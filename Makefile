@@ -45,6 +45,7 @@ crash: .venv/installed ## kill processes for SECONDS=300 with SEED=0
 
 crash-workers: .venv/installed ## the same with workers that run tasks
 	$(BIN)/python -m tests.crash.worker_kill --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python -m tests.crash.steps_kill --seconds $(SECONDS) --seed $(SEED)
 
 crash-service: .venv/installed ## a service with 200 callers, killed five times a minute
 	$(BIN)/python -m tests.crash.service_kill --seconds $(SECONDS) --seed $(SEED)
