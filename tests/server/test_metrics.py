@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 import tenure
+from tenure.features.steps.data import Suspend
 from tenure.model import ops
 from tenure.observe.metrics import MOST_QUEUES, Metrics, measured
 from tenure.queue import store_of
@@ -94,6 +95,28 @@ def test_tenants_are_counted_if_that_is_asked_for(monkeypatch: pytest.MonkeyPatc
     assert found['tenure_tenant_jobs{queue="mail",state="ready",tenant="t0"}'] == 1
     named = {name for name in found if name.startswith("tenure_tenant_jobs") and "ready" in name}
     assert len(named) == 3
+
+
+def test_a_suspended_job_has_neither_ended_nor_failed() -> None:
+    clock, metrics = ManualClock(), Metrics()
+    with opened(metrics, clock) as queue:
+        queue.enqueue("mail")
+        (job,) = queue.claim("mail")
+        clock.advance(3)
+        store_of(queue).do([Suspend(job.id, job.token, "nap", delay_ms=1_000)])
+        clock.advance(1)
+        (job,) = queue.claim("mail")
+        clock.advance(5)
+        queue.ack(job)
+        found = scraped(queue, metrics)
+    expected = {
+        'tenure_operations_total{op="Suspend",outcome="ok"}': 1,
+        'tenure_jobs_claimed_total{queue="mail"}': 2,
+        'tenure_jobs_ended_total{queue="mail",state="done"}': 1,
+        'tenure_run_seconds_sum{queue="mail"}': 5,
+    }
+    assert {name: found[name] for name in expected} == expected
+    assert not any("retries" in name for name in found)
 
 
 def test_what_is_done_once_is_counted_as_what_it_is() -> None:

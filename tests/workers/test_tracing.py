@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from tenure import Duplicate, InvalidInput, NewJob, Snooze, Tenure
+from tenure import Duplicate, InvalidInput, NewJob, Snooze, Tenure, current_job
 from tests.workers.conftest import work_off
 
 GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -122,6 +122,21 @@ def test_an_error_is_noted_and_an_outcome_is_none(app: Tenure, spans: InMemorySp
     assert snoozed.status.status_code == StatusCode.UNSET
     assert snoozed.attributes is not None
     assert snoozed.attributes["tenure.outcome"] == "snooze"
+
+
+def test_a_suspended_run_is_no_error(app: Tenure, spans: InMemorySpanExporter) -> None:
+    @app.task
+    async def waits() -> None:
+        await current_job().wait_for("approval")
+
+    waits.enqueue()
+    work_off(app)
+
+    run = named(spans, "run waits")
+    assert run.status.status_code == StatusCode.UNSET
+    assert run.events == ()
+    assert run.attributes is not None
+    assert run.attributes["tenure.outcome"] == "suspended"
 
 
 def test_many_jobs_of_one_call_share_a_span(app: Tenure, spans: InMemorySpanExporter) -> None:
