@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +19,8 @@ import tenure
 from tenure import Handle, Job, LeaseLost, State, Tenure, current_job
 from tenure.clock import SystemClock
 from tenure.engines.sqlite.engine import SqliteEngine
-from tenure.features.steps.data import Checkpoint, ListSteps, Steps
+from tenure.features.steps.data import Checkpoint
 from tenure.model.ops import Op
-from tenure.queue import store_of
 from tenure.testing import ManualClock
 from tenure.worker.handler import HandlerSpec
 from tenure.worker.post import Post
@@ -70,14 +72,9 @@ def calls() -> Calls:
     return Calls()
 
 
-def steps_of(app: Tenure, handle: Handle[Any]) -> Steps:
-    found: Steps = store_of(app.queue).do(ListSteps(handle.id))
-    return found
-
-
 def recorded(app: Tenure, handle: Handle[Any]) -> dict[str, Any]:
     """The results of the steps of a job."""
-    steps = steps_of(app, handle).steps
+    steps = app.queue.steps(handle.id).steps
     return {step.name + step.key: msgspec.json.decode(step.result) for step in steps}
 
 
@@ -412,7 +409,7 @@ def test_a_short_sleep_takes_place_in_the_worker_once(
     task = app.task(max_attempts=2, backoff=NOW)(in_a_thread if blocks else in_the_loop)
     handle = task.enqueue()
     assert end(app, handle) == ("done", 2, [2, 0] if blocks else [2])
-    (step,) = steps_of(app, handle).steps
+    (step,) = app.queue.steps(handle.id).steps
     assert (step.name, step.kind, step.took_ms) == ("moment", "step", 4_900 if blocks else 20)
 
 
@@ -750,7 +747,7 @@ def test_undos_run_last_first_if_the_job_ends_dead_or_cancelled(
     handle = task.enqueue()
     assert end(app, handle)[0] == ending
     assert undone == ([] if ending == "done" else ["three", "two", "one"])
-    assert len(steps_of(app, handle).steps) == 3  # not more in the second attempt
+    assert len(app.queue.steps(handle.id).steps) == 3  # not more in the second attempt
 
 
 @only_sqlite
@@ -802,7 +799,7 @@ def test_nothing_is_recorded_after_the_lease_was_lost(app: Tenure, blocks: bool)
     handle = app.task(in_a_thread if blocks else in_the_loop).enqueue()
     assert end(app, handle)[0] == "cancelled"
     assert raised == ["cancelled"]
-    assert steps_of(app, handle).steps == []
+    assert app.queue.steps(handle.id).steps == []
 
 
 @only_sqlite
@@ -822,6 +819,78 @@ def test_a_timeout_keeps_what_was_recorded(app: Tenure, calls: Calls) -> None:
     assert end(app, handle) == ("done", 2, "well")
     assert handle.job().errors[0].type == "tenure.worker.outcome.Timeout"
     assert calls.made == ["charge 1"]
+
+
+def test_a_short_sleep_that_was_interrupted_is_not_recorded(tmp_path: Path) -> None:
+    with Tenure(f"sqlite:///{tmp_path}/jobs.db") as app:
+
+        @app.task(timeout=0.05, max_attempts=1)
+        def task() -> None:
+            current_job().sleep("nap", 4.9)
+
+        handle = task.enqueue()
+        work_off(app)
+        assert handle.job().errors[-1].type == "tenure.worker.outcome.Timeout"
+        assert app.queue.steps(handle.id).steps == []
+
+
+@only_sqlite
+def test_steps_in_other_threads_are_recorded_before_the_job_is_suspended(app: Tenure) -> None:
+    ran: list[str] = []
+
+    def slow(go: threading.Event) -> str:
+        ran.append("slow")
+        go.set()
+        time.sleep(0.02)
+        return "done"
+
+    async def in_the_loop() -> Any:
+        run, go = current_job(), threading.Event()
+        beside = asyncio.create_task(asyncio.to_thread(run.step, slow, go))
+        await asyncio.to_thread(go.wait, 0.5)
+        waited = await run.wait_for("go")
+        return [await beside, waited]
+
+    def in_a_thread() -> Any:
+        run, go = current_job(), threading.Event()
+        with ThreadPoolExecutor(1) as threads:
+            beside = threads.submit(run.step, slow, go)
+            go.wait(0.5)
+            waited = run.wait_for("go")
+            return [beside.result(), waited]
+
+    for function in (in_the_loop, in_a_thread):
+        handle = app.task(function).enqueue()
+        assert end(app, handle) == ("pending", 0, None)
+        assert recorded(app, handle) == {"slow": "done", "go": None}
+        send(app, handle, "go", 1)
+        assert end(app, handle) == ("done", 1, ["done", 1])
+    assert ran == ["slow", "slow"]
+
+
+@only_sqlite
+def test_an_undo_that_was_not_recorded_fails_the_attempt(app: Tenure) -> None:
+    @app.task
+    async def take_back() -> None: ...
+
+    async def inner() -> None:
+        current_job().undo(take_back)
+
+    @app.task(max_attempts=1)
+    def task() -> str:
+        asyncio.run(inner())
+        return "well"
+
+    says = "undo: was not recorded before its event loop ended: await it"
+    assert end(app, task.enqueue()) == ("dead", 1, says)
+
+    async def outer() -> str:
+        run = current_job()
+        await app.queue.acancel(run.job.id)
+        run.undo(take_back)
+        return "well"
+
+    assert end(app, app.task(outer).enqueue())[0] == "cancelled"
 
 
 @pytest.fixture
@@ -933,7 +1002,7 @@ def test_changed_code_goes_on_with_suspended_jobs(
     assert handle.job().result == [{"paid": 1}, "B", "C", "now"]
     assert calls.made == ["reserve old", "reserve a", "charge 1", "reserve b", "reserve c"]
     names = ["removed", "before", "charge", "go", "after", "added"]
-    assert [step.name for step in steps_of(app, handle).steps] == names
+    assert [step.name for step in app.queue.steps(handle.id).steps] == names
 
 
 @only_sqlite

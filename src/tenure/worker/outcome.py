@@ -61,6 +61,10 @@ class Dead(Outcome):
         super().__init__(reason or "given up by its task")
 
 
+class Stopped(BaseException):
+    """Raised inside a plain function that runs in a thread and must end early."""
+
+
 class Suspended(BaseException):
     """Ends a run that waits for something: the job goes on when it has happened. A handler must let
     it pass; `except Exception` does."""

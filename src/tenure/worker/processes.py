@@ -186,16 +186,21 @@ def _attempt(pipe: Connection, queue: Queue, module: str, qualname: str, job: Jo
     current = InProcess(job, queue, report, handler.result_of)
     CURRENT.set(current)
     try:
-        value = contextvars.copy_context().run(_call, handler, job)
+        value = contextvars.copy_context().run(_call, handler, current)
         limit = queue.settings.payload_limit
         return after_return(job, value, None, limit, handler.rules, current.suspension)
     except BaseException as error:
         return after_error(job, error, None, handler.rules, current.suspension)
 
 
-def _call(handler: HandlerSpec, job: Job) -> Any:
-    with working(job, job.kind, NO_ERRORS):
-        return handler.call(job)
+def _call(handler: HandlerSpec, current: CurrentJob) -> Any:
+    job = current.job
+    try:
+        with working(job, job.kind, NO_ERRORS):
+            return handler.call(job)
+    finally:
+        if current.uses_steps:
+            current.settle()
 
 
 def _end_with_parent() -> None:

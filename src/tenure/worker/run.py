@@ -18,7 +18,7 @@ from tenure.observe.tracing import working
 from tenure.queue import Queue
 from tenure.worker.current_job import CURRENT, CurrentJob, Report
 from tenure.worker.handler import HandlerSpec
-from tenure.worker.outcome import NO_ERRORS, Suspended, after_error, after_return
+from tenure.worker.outcome import NO_ERRORS, Stopped, Suspended, after_error, after_return
 
 FIRST_LOOK, LONGEST_LOOK = 0.002, 0.1  # seconds between checks of what a thread executes
 AGAIN = 1.0  # seconds after which a function that continues is interrupted again
@@ -30,10 +30,6 @@ _TAKES_LOCKS = frozenset(
 )
 
 _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
-
-
-class Stopped(BaseException):
-    """Raised inside a plain function that runs in a thread and must end early."""
 
 
 class Run(CurrentJob):
@@ -157,7 +153,7 @@ async def attempt(run: Run, payload_limit: int) -> Op | None:
                 value = await run.handler.call(run.job)
         finally:
             if run.uses_steps:
-                await run.settle()
+                await run.asettle()
         return run.after_return(value, payload_limit)
     except BaseException as error:
         return run.after_error(error)
@@ -176,8 +172,12 @@ def attempt_in_thread(run: Run, payload_limit: int) -> Op | None:
 
     def call() -> object:
         CURRENT.set(run)
-        with working(run.job, run.handler.name, NO_ERRORS):
-            return run.handler.call(run.job)
+        try:
+            with working(run.job, run.handler.name, NO_ERRORS):
+                return run.handler.call(run.job)
+        finally:
+            if run.uses_steps:
+                run.settle()
 
     try:
         try:

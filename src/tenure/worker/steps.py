@@ -15,6 +15,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
@@ -51,7 +52,7 @@ from tenure.queue import Queue, store_of
 from tenure.queue.arguments import Seconds, listed
 from tenure.queue.open_store import Wanted
 from tenure.worker.outage import FIRST_PAUSE, LONGEST_PAUSE
-from tenure.worker.outcome import Outcome, Suspended, encode_result, hopeless, is_hopeless
+from tenure.worker.outcome import Outcome, Stopped, Suspended, encode_result, hopeless, is_hopeless
 from tenure.worker.returns import Returns
 
 log = logging.getLogger("tenure.worker")
@@ -114,7 +115,7 @@ class Course:
         self.named: set[tuple[str, str]] = set()  # in this run
         self.suspension: Suspend | None = None
         self.undos: list[asyncio.Task[None]] = []  # that are being recorded
-        self.open: dict[asyncio.Future[None], asyncio.Task[Any] | None] = {}  # calls in progress
+        self.open: dict[Future[None], asyncio.Task[Any] | None] = {}  # calls in progress
 
 
 class Durable:
@@ -439,59 +440,63 @@ class Durable:
         return self._await(course) if _in_a_loop() else self._block(course)
 
     def _block(self, course: _Course[T]) -> T:
-        answer: Any = None
-        error: BaseException | None = None
-        try:
-            while True:
-                try:
-                    wanted = course.send(answer) if error is None else course.throw(error)
-                except StopIteration as stop:
-                    result: T = stop.value
-                    return result
-                answer = error = None
-                try:
-                    answer = self._do(wanted)
-                except BaseException as raised:
-                    error = raised
-        finally:
-            error = None  # break the reference cycle with this frame
+        with self._in_progress(None):
+            answer: Any = None
+            error: BaseException | None = None
+            try:
+                while True:
+                    try:
+                        wanted = course.send(answer) if error is None else course.throw(error)
+                    except StopIteration as stop:
+                        result: T = stop.value
+                        return result
+                    answer = error = None
+                    try:
+                        answer = self._do(wanted)
+                    except BaseException as raised:
+                        error = raised
+            finally:
+                error = None  # break the reference cycle with this frame
 
     def _do(self, wanted: Any) -> Any:
         if isinstance(wanted, _Call):
             value = wanted.function(*wanted.args, **wanted.kwargs)
             return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+        if isinstance(wanted, _Pause):
+            return self._pause(wanted.seconds)
         if isinstance(wanted, _Undos):
-            return None  # each was waited for
-        if not isinstance(wanted, _Pause):
-            return self._store.do(wanted)
+            for undo in self._known.undos:  # by an event loop in another thread
+                if not undo.done():
+                    asyncio.run_coroutine_threadsafe(_awaited(undo), undo.get_loop()).result()
+            return self._check_undos()
+        return self._store.do(wanted)
+
+    def _pause(self, seconds: float) -> None:
         clock = self._queue.clock
-        until = clock.monotonic() + wanted.seconds
-        while self.reason is None and (left := until - clock.monotonic()) > 0:
+        until = clock.monotonic() + seconds
+        while (left := until - clock.monotonic()) > 0:
+            if self.reason is not None:
+                raise Stopped
             clock.sleep(min(left, LOOK_SECONDS))
-        return None
 
     async def _await(self, course: _Course[T]) -> T:
-        known, ended = self._known, asyncio.get_running_loop().create_future()
-        known.open[ended] = asyncio.current_task()
-        answer: Any = None
-        error: BaseException | None = None
-        try:
-            while True:
-                try:
-                    wanted = course.send(answer) if error is None else course.throw(error)
-                except StopIteration as stop:
-                    result: T = stop.value
-                    return result
-                answer = error = None
-                try:
-                    answer = await self._ado(wanted)
-                except BaseException as raised:
-                    error = raised
-        finally:
-            error = None  # break the reference cycle with this frame
-            del known.open[ended]
-            if not ended.done():
-                ended.set_result(None)
+        with self._in_progress(asyncio.current_task()):
+            answer: Any = None
+            error: BaseException | None = None
+            try:
+                while True:
+                    try:
+                        wanted = course.send(answer) if error is None else course.throw(error)
+                    except StopIteration as stop:
+                        result: T = stop.value
+                        return result
+                    answer = error = None
+                    try:
+                        answer = await self._ado(wanted)
+                    except BaseException as raised:
+                        error = raised
+            finally:
+                error = None  # break the reference cycle with this frame
 
     async def _ado(self, wanted: Any) -> Any:
         if isinstance(wanted, _Call):
@@ -506,25 +511,56 @@ class Durable:
             return await self._store.ado(wanted)
         return None
 
-    async def settle(self) -> None:
+    # The end of a run ---------------------------------------------------------------------------
+
+    @contextmanager
+    def _in_progress(self, task: asyncio.Task[Any] | None) -> Iterator[None]:
+        """Note a call that the end of the run waits for."""
+        known, ended = self._known, Future[None]()
+        known.open[ended] = task
+        try:
+            yield
+        finally:
+            del known.open[ended]
+            ended.set_result(None)
+
+    async def asettle(self) -> None:
         """Wait until what the handler has left in progress is recorded: another attempt must not
         begin the same steps meanwhile. What is told to end early is cancelled, except undos."""
         known = self._known
         try:
-            if self.reason is None:
-                while known.open:
-                    await asyncio.wait(list(known.open))
+            while known.open and self.reason is None:
+                await asyncio.wait([asyncio.wrap_future(one) for one in [*known.open]])
         finally:
             for task in known.open.values():
                 if task not in known.undos and task is not None:
                     task.cancel()
-        try:
-            if self.reason != "lost":
-                for undo in known.undos:
-                    await undo
-        except Exception:
-            known.suspension = None  # the attempt fails with this error
-            raise
+        if self.reason != "lost" and known.undos:
+            await asyncio.wait(known.undos)
+            self._check_undos()
+
+    def settle(self) -> None:
+        """Blocking form of `asettle`. What other threads do cannot be cancelled."""
+        known = self._known
+        while known.open and self.reason is None:
+            wait([*known.open], LOOK_SECONDS)
+        self._check_undos()
+
+    def _check_undos(self) -> None:
+        """Raise the error of an undo that could not be recorded: then the attempt has failed."""
+        for undo in self._known.undos:
+            error: BaseException | None
+            if not undo.done():
+                continue  # the run was told to end early
+            if undo.cancelled():
+                reason = "was not recorded before its event loop ended: await it"
+                error = InvalidInput("undo", reason)
+            else:
+                error = undo.exception()
+            if error is not None:
+                if not isinstance(error, Suspended):
+                    self._known.suspension = None
+                raise error
 
 
 def _in_a_loop() -> bool:
