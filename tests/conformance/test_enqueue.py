@@ -60,6 +60,7 @@ def test_a_new_job_is_pending_with_what_it_was_given(queue: Queue, clock: Manual
         "id": "job-1",
         "queue": "mail",
         "state": State.PENDING,
+        "has_steps": False,
         "payload": b'{"to":"ada"}',
         "priority": -7,
         "run_at": now + 5_000,
