@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import typing
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from tenure.errors import InvalidInput
+from tenure.features.steps.data import MAX_RESULT_BYTES
+from tenure.worker.outcome import encode_result, hopeless
 
 UNREADABLE = (msgspec.ValidationError, msgspec.DecodeError, NotImplementedError, TypeError)
 
@@ -73,3 +78,49 @@ class Returns:
 def plain(error: Exception) -> str:
     """The text of an error of msgspec."""
     return str(error).replace(" - at `$.", " at `")
+
+
+# Results of steps ---------------------------------------------------------------------------------
+
+_known: WeakKeyDictionary[Any, Returns] = WeakKeyDictionary()
+
+
+def returns_of(func: Any) -> Returns:
+    """What a function returns, remembered with the function."""
+    while isinstance(func, functools.partial):
+        func = func.func
+    func = inspect.unwrap(func)
+    func = getattr(func, "__func__", func)  # of a method
+    if not inspect.isroutine(func):
+        func = type(func).__call__
+    name = getattr(func, "__name__", "result")
+    try:
+        known = _known.get(func)
+        if known is None:
+            known = _known[func] = Returns(func, name)
+    except TypeError:  # it cannot be referenced weakly
+        known = Returns(func, name)
+    return known
+
+
+def written(returns: Returns, value: Any, name: str) -> tuple[msgspec.Raw, Any]:
+    """The result of a step as JSON, and as later attempts will get it. If it has none, the job is
+    dead: the step was done, and to do it again would lead to the same."""
+    try:
+        result = encode_result(value, MAX_RESULT_BYTES)
+        return result, returns.result(result)
+    except InvalidInput as error:
+        raise hopeless(error.within(f"the step {name!r}")) from None
+
+
+def read(
+    returns: Returns, result: msgspec.Raw, name: str, upgrade: Callable[[Any], Any] | None
+) -> Any:
+    """A recorded result, as the return type of the function."""
+    try:
+        return returns.result(result)
+    except InvalidInput as error:
+        if upgrade is not None:
+            return upgrade(msgspec.json.decode(result))
+        reason = f"{error.reason}; it was recorded earlier: convert it with upgrade="
+        raise hopeless(InvalidInput(f"the step {name!r}", reason)) from None

@@ -8,7 +8,6 @@ elsewhere, it blocks.
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
 import inspect
 import itertools
@@ -19,7 +18,6 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
-from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec.structs import replace
@@ -52,8 +50,8 @@ from tenure.queue import Queue, store_of
 from tenure.queue.arguments import Seconds, listed
 from tenure.queue.open_store import Wanted
 from tenure.worker.outage import FIRST_PAUSE, LONGEST_PAUSE
-from tenure.worker.outcome import Outcome, Stopped, Suspended, encode_result, hopeless, is_hopeless
-from tenure.worker.returns import Returns
+from tenure.worker.outcome import Outcome, Stopped, Suspended, hopeless, is_hopeless
+from tenure.worker.returns import read, returns_of, written
 
 log = logging.getLogger("tenure.worker")
 
@@ -231,21 +229,21 @@ class Durable:
         name = _name_of(func) if name is None else check_name("name", name)
         key = check_label("key", key or "")
         check("retries", retries, Retries)
-        returns = _returns_of(func, name)
+        returns = returns_of(func)
         with self._once(name, key):
             known = yield from self._recorded(name, key, "step")
             if known is not None:
-                return _read(returns, known.result, name, upgrade)
+                return read(returns, known.result, name, upgrade)
             began = self._queue.clock.monotonic()
             call = _Call(func, args, kwargs)
             value = yield from self._tried(call, name, retries, backoff or STEP_BACKOFF)
             took_ms = round((self._queue.clock.monotonic() - began) * 1000)
-            result, value = _written(returns, value, name)
+            result, value = written(returns, value, name)
             op = Checkpoint(
                 self.job.id, self.job.token, name, key, result=result, took_ms=max(took_ms, 0)
             )
             recorded = yield from self._record(op)
-            return value if recorded.created else _read(returns, recorded.result, name, upgrade)
+            return value if recorded.created else read(returns, recorded.result, name, upgrade)
 
     def _tried(self, call: _Call, name: str, retries: int, backoff: Backoff) -> _Course[Any]:
         """Call a function, again if it raises."""
@@ -590,49 +588,6 @@ def _name_of(func: Any) -> str:
         reason = f"{func!r:.60} has no name of its own: give the step one with name="
         raise hopeless(InvalidInput("name", reason))
     return check_name("name", name)
-
-
-_returns: WeakKeyDictionary[Any, Returns] = WeakKeyDictionary()
-
-
-def _returns_of(func: Any, name: str) -> Returns:
-    """What a function returns, remembered with the function."""
-    while isinstance(func, functools.partial):
-        func = func.func
-    func = inspect.unwrap(func)
-    func = getattr(func, "__func__", func)  # of a method
-    if not inspect.isroutine(func):
-        func = type(func).__call__
-    try:
-        known = _returns.get(func)
-        if known is None:
-            known = _returns[func] = Returns(func, name)
-    except TypeError:  # it cannot be referenced weakly
-        known = Returns(func, name)
-    return known
-
-
-def _written(returns: Returns, value: Any, name: str) -> tuple[msgspec.Raw, Any]:
-    """The result of a step as JSON, and as later attempts will get it. If it has none, the job is
-    dead: the step was done, and to do it again would lead to the same."""
-    try:
-        result = encode_result(value, MAX_RESULT_BYTES)
-        return result, returns.result(result)
-    except InvalidInput as error:
-        raise hopeless(error.within(f"the step {name!r}")) from None
-
-
-def _read(
-    returns: Returns, result: msgspec.Raw, name: str, upgrade: Callable[[Any], Any] | None
-) -> Any:
-    """A recorded result, as the return type of the function."""
-    try:
-        return returns.result(result)
-    except InvalidInput as error:
-        if upgrade is not None:
-            return upgrade(msgspec.json.decode(result))
-        reason = f"{error.reason}; it was recorded earlier: convert it with upgrade="
-        raise hopeless(InvalidInput(f"the step {name!r}", reason)) from None
 
 
 def _ended(id: str, job: Job | None) -> _Child:
