@@ -20,6 +20,7 @@ from bench import (
     rivals,
     service,
     shards,
+    steps,
     tenants,
     workers,
 )
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Callable[[Path], list[Figure]]] = {
     "foundationdb": foundationdb.run,
     "churn": churn.run,
     "dashboard": dashboard.run,
+    "steps": steps.run,
     "workers": workers.run,
     "service": service.run,
     "shards": shards.run,
