@@ -90,6 +90,22 @@ def ask_for(outcome: str) -> Any:
     return tenure.Retry(reason="once more")
 
 
+def _count() -> int:
+    return 1
+
+
+@task()
+async def wait_for_approval() -> list[Any]:
+    run = tenure.current_job()
+    return [await run.step(_count), await run.wait_for("approval")]
+
+
+@task()
+def wait_for_approval_in_a_thread() -> list[Any]:
+    run = tenure.current_job()
+    return [run.step(_count), run.wait_for("approval")]
+
+
 @task()
 async def wait_for_ever() -> None:
     await asyncio.sleep(3600)

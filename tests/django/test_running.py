@@ -190,6 +190,22 @@ def test_a_task_may_decide_what_becomes_of_it(
     assert (("finished", "FAILED") in signals) is (status == "FAILED")
 
 
+@pytest.mark.parametrize(
+    "of", [tasks.wait_for_approval, tasks.wait_for_approval_in_a_thread], ids=["async", "sync"]
+)
+def test_a_task_that_is_suspended_has_not_failed_and_goes_on(project: Project, of: Any) -> None:
+    with project.heard() as signals:
+        result = run(project, of)
+        assert (result.status, result.attempts, result.errors) == ("READY", 0, [])
+        assert not any(what == "finished" for what, _ in signals)
+        assert project.queue.signal(result.id, "approval", {"by": "ann"}) == 1
+        project.work()
+        result.refresh()
+    assert (result.status, result.attempts) == ("SUCCESSFUL", 1)
+    assert result.return_value == [1, {"by": "ann"}]
+    assert signals[-1] == ("finished", "SUCCESSFUL")
+
+
 def test_a_task_that_runs_for_too_long_has_failed(project: Project) -> None:
     with project.options(timeout=0.05), project.heard() as signals:
         result = run(project, tasks.wait_for_ever)
