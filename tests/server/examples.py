@@ -15,6 +15,7 @@ import msgspec
 from tenure import NewJob, Queue
 from tenure.features.bulk.data import BulkRun
 from tenure.features.errors.fingerprint import group_of
+from tenure.features.steps.data import Checkpoint
 from tenure.model.job import Failure
 from tenure.model.records import NewRecord, PutRecords
 from tenure.queue import store_of
@@ -58,6 +59,9 @@ def fill(queue: Queue, owner: str, bound: Bound) -> None:
                 queue.cancel(f"{id}-{state}")
                 continue
             (job,) = queue.claim(where, worker=f"{id}-worker", tenant=who, lease=10_000)
+            result = msgspec.Raw(msgspec.json.encode(f"{id}-step-result"))
+            store_of(queue).do([Checkpoint(job.id, job.token, f"{id}-step", result=result)])
+            queue.signal(job, f"{id}-signal", f"{id}-value")
             if state == "done":
                 queue.ack(job, f"{id}-result")
             elif state == "dead":
@@ -123,6 +127,13 @@ OPS: list[dict[str, Any]] = [
     {"op": "Extend", **LEASE, "lease_ms": 1000},
     {"op": "Release", **LEASE},
     {"op": "Progress", **LEASE, "percent": 5},
+    {"op": "Checkpoint", **LEASE, "name": "one", "result": {"n": 1}, "lease_ms": 1000},
+    {"op": "Checkpoint", **LEASE, "name": "two", "kind": "undo", "then": [SPEC]},
+    {"op": "Recall", **LEASE},
+    {"op": "Suspend", **LEASE, "name": "nap", "delay_ms": 5},
+    {"op": "Suspend", **LEASE, "name": "all", "kind": "gather", "then": [SPEC]},
+    {"op": "Signal", "ids": ["OWNER-leased"], "name": "go", "value": 1},
+    {"op": "ReplayFrom", "ids": ["OWNER-dead"], "name": "OWNER-step"},
     {"op": "Cancel", "ids": ["OWNER-ready", "OWNER-dead"]},
     {"op": "Replay", "ids": ["OWNER-dead"]},
     {"op": "RunNow", "ids": ["OWNER-ready"]},
@@ -171,6 +182,7 @@ QUERIES: list[dict[str, Any]] = [
     {"query": "ListSchedules"},
     {"query": "GetTimetable"},
     {"query": "Explain", "id": "OWNER-ready"},
+    {"query": "ListSteps", "id": "OWNER-leased"},
     {"query": "ListRelated", "id": "OWNER-ready"},
     {"query": "FindByKey", "unique_key": "OWNER-key"},
     {"query": "LongestWaits", "queue": "QUEUE", "tenants": ["TENANT"]},
@@ -233,6 +245,14 @@ EXAMPLES: dict[str, list[Example]] = {
     "GET /v1/jobs/{id}/why": [
         Example("/v1/jobs/OWNER-ready/why"),
         Example("/v1/jobs/OWNER-leased/why"),
+    ],
+    "GET /v1/jobs/{id}/steps": [Example("/v1/jobs/OWNER-leased/steps")],
+    "POST /v1/jobs/{id}/signals/{name}": [
+        Example("/v1/jobs/OWNER-ready/signals/go", {"value": 1}),
+        Example("/v1/jobs/OWNER-leased/signals/go", {}),
+    ],
+    "POST /v1/jobs/{id}/replay-from": [
+        Example("/v1/jobs/OWNER-dead/replay-from", {"step": "OWNER-step"})
     ],
     "GET /v1/jobs/{id}/related": [Example("/v1/jobs/OWNER-ready/related")],
     "GET /v1/workers": [Example("/v1/workers"), Example("/v1/workers?queue=QUEUE")],
