@@ -177,7 +177,7 @@ class Workload:
             calls = self._alike(calls)
         if self._edits.random() < 0.06:
             calls += (self._edit(),)
-        for _ in range(self._durable.choice((0, 0, 0, 0, 1, 3))):
+        for _ in range(self._durable.choice((0, 0, 0, 0, 0, 0, 0, 1, 4))):
             calls += (self._durably(),)
         if self._bounds.random() < 0.08:
             calls = tuple(tuple(map(self._granted, call)) for call in calls)

@@ -93,6 +93,7 @@ class Desk:
 # The holder of a lease ----------------------------------------------------------------------------
 
 
+# path: a checkpoint
 def checkpoint(tx: Transaction[J], batch: Sequence[Checkpoint]) -> list[Answer]:
     answers, held = keep(tx, batch)
     if not held:
@@ -181,6 +182,7 @@ def _recalled(tx: Transaction[J], op: Recall) -> Answer:
     return ops.Recalled(msgspec.Raw(data.encode(found.page(op.after))))
 
 
+# path: a suspension
 def suspend(tx: Transaction[J], batch: Sequence[Suspend]) -> list[Answer]:
     owners = load(tx, batch)
     answers: list[Answer] = []
@@ -249,6 +251,7 @@ def _resumes_at(tx: Transaction[J], desk: Desk, op: Suspend, step: Step) -> int:
 # Others -------------------------------------------------------------------------------------------
 
 
+# path: a signal
 def signal(tx: Transaction[J], batch: Sequence[Signal]) -> list[Answer]:
     owners = load(tx, batch)
     answers: list[Answer] = []
@@ -278,6 +281,7 @@ def _send(tx: Transaction[J], desk: Desk, op: Signal, job: J) -> bool:
     return True
 
 
+# path: a replay from a step
 def replay_from(tx: Transaction[J], batch: Sequence[ReplayFrom]) -> list[Answer]:
     owners = load(tx, batch)
     answers: list[Answer] = []
@@ -332,6 +336,7 @@ def _forget_from(tx: Transaction[J], job_id: str, found: data.Found, number: int
 # What happens to jobs that have steps -------------------------------------------------------------
 
 
+# path: steps undone
 def undo(tx: Transaction[J], job: J) -> None:
     """Enqueue what undoes the steps of a job that is dead or cancelled: one after the other, the
     last first."""
