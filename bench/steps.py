@@ -59,7 +59,35 @@ def _together(folder: Path, rounds: int, calls: int) -> Figure:
             base = asyncio.run(_enqueue(queue, calls))
             pairs.append((base, asyncio.run(_record(queue, jobs, 0, calls))))
             queue.ack_many(jobs)
-    return _figure("steps, 64 tasks, against enqueue", pairs, 0.6)
+    return _figure("checkpoints, 64 at once, against enqueue", pairs, 0.6)
+
+
+def _in_tasks(folder: Path, rounds: int, calls: int) -> Figure:
+    """The same by a worker that runs 64 tasks."""
+    app = tenure.Tenure(f"sqlite:///{folder / 'tasks.db'}")
+    took: list[float] = []
+
+    async def one(n: int) -> dict[str, object]:
+        return {"n": n}
+
+    @app.task(queue="q", name="many")
+    async def many() -> None:
+        run = tenure.current_job()
+        start = time.perf_counter()
+        for n in range(calls):
+            await run.step(one, n, key=str(n))
+        took.append(time.perf_counter() - start)
+
+    pairs: list[tuple[float, float]] = []
+    for _ in range(rounds):
+        base = asyncio.run(_enqueue(app.queue, calls))
+        for _ in range(CALLERS):
+            many.enqueue()
+        took.clear()
+        asyncio.run(app.worker(queues=["q"], burst=True, concurrency=CALLERS).run())
+        pairs.append((base, CALLERS * calls / max(took)))
+    app.queue.close()
+    return _figure("run.step, 64 tasks, against enqueue", pairs, 0.6)
 
 
 def _alone(folder: Path, rounds: int, calls: int) -> Figure:
@@ -129,6 +157,7 @@ def run(
     """Turns of both sides alternate."""
     return [
         _together(folder, rounds, calls),
+        _in_tasks(folder, rounds, calls),
         _alone(folder, rounds, 20),
         _beside_suspended(folder, rounds, suspended, 5_000),
     ]

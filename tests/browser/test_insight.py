@@ -3,10 +3,15 @@ changed what."""
 
 from __future__ import annotations
 
+import re
+
+import msgspec
 import pytest
 from playwright.sync_api import expect
 
 from tenure import fixed
+from tenure.features.steps.data import Checkpoint, Suspend
+from tenure.queue import store_of
 from tenure.worker.beats import BEAT_SECONDS
 from tests.browser.conftest import Open, Place
 from tests.workers.life import until
@@ -165,3 +170,32 @@ def test_the_dead_jobs_of_an_error_are_deleted(tab: Open, place: Place) -> None:
     expect(page.get_by_role("dialog")).to_contain_text("3 jobs changed")
     page.get_by_role("button", name="Close").click()
     assert [job.id for job in queue.jobs(queue="broken").jobs] == ["broken-3"]
+
+
+def test_a_job_shows_its_steps_and_is_woken_by_a_signal(tab: Open, place: Place) -> None:
+    queue = place.queue
+    queue.enqueue("durable", id="order")
+    (job,) = queue.claim("durable", worker="somebody")
+    lease, paid = (job.id, job.token), msgspec.Raw(b'{"paid":3}')
+    store_of(queue).do(
+        [
+            Checkpoint(*lease, "charge", result=paid, took_ms=1_200),
+            Checkpoint(*lease, "reserve", "<b>sku</b>"),
+            Suspend(*lease, "approval", kind="wait", delay_ms=86_400_000),
+        ]
+    )
+    page = tab(place.at("job/order"))
+    steps = page.get_by_role("region", name="Steps")
+    expect(steps.get_by_role("listitem")).to_have_count(3)
+    expect(steps).to_contain_text('{"paid":3}')
+    expect(steps).to_contain_text("<b>sku</b>")
+    expect(steps.get_by_role("listitem").last).to_have_text(
+        re.compile("for a signal, until in 2[34] h")
+    )
+    why = page.get_by_role("region", name="Why")
+    expect(why).to_contain_text("waits for the signal 'approval'")
+    why.get_by_role("button", name="Send approval").click()
+    page.get_by_role("dialog").get_by_label("Value").fill('{"by": "ann"}')
+    page.get_by_role("dialog").get_by_role("button", name="Send").click()
+    expect(steps.get_by_role("list", name="Signals")).to_contain_text('{"by":"ann"}')
+    assert queue.claim("durable", worker="somebody")[0].id == "order"

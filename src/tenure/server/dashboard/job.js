@@ -6,6 +6,7 @@ import { ask, button, chip, copyButton, field, link, reasonField, say } from "./
 import { cutText, jsonView } from "./json_view.js";
 import { shownState } from "./job_list.js";
 import { editLimit } from "./limits.js";
+import { loadSteps, signalButton, steps } from "./steps.js";
 
 const MOST_RELATED = 20,
   MOST_TRACEBACK = 4000;
@@ -39,7 +40,7 @@ export async function load(page) {
     )
       job[one] = Number(job[one].text);
   if (why) setClock(why.now);
-  return { job, why, history, related, parts: partsOf(text) };
+  return { job, why, history, related, recorded: await loadSteps(job, signal), parts: partsOf(text) };
 }
 
 /** The payload and the result as they were sent. */
@@ -92,7 +93,7 @@ function topLevel(text, wanted) {
   return null;
 }
 
-export function view({ job, why, history, related, parts }, page) {
+export function view({ job, why, history, related, recorded, parts }, page) {
   return [
     h(
       "p",
@@ -121,6 +122,7 @@ export function view({ job, why, history, related, parts }, page) {
     why ? explain(why, job, page) : null,
     facts(job),
     timeline(job, history),
+    steps(recorded),
     errors(job),
     dependencies(job, related),
     jsonView(`payload ${job.id}`, "Payload", job.payload, parts.payload ?? "null"),
@@ -156,6 +158,9 @@ function explain(why, job, page) {
           one.fix ? h("span", { class: "fix" }, cut(one.fix, 1000)) : null,
           details(one),
           page.can("admin") ? h("div", null, cure(one, job, page)) : null,
+          one.code === "suspended" && one.kind === "wait" && page.can("produce")
+            ? h("div", null, signalButton(one, job, page))
+            : null,
         ),
       ),
     ),
