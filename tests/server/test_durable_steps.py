@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from tenure import Queue
-from tenure.server.auth import Scope
+import tenure
+from tenure import Queue, Settings
+from tenure.server.auth import Scope, Tokens
+from tenure.server.routes import make_app
 from tests.server.conftest import Serve, token
+from tests.server.host import host
 
 
 def claimed(queue: Queue, tenant: str = "") -> dict[str, Any]:
@@ -82,3 +86,30 @@ def test_readers_get_results_redacted_and_workers_do_not(serve: Serve, queue: Qu
     assert answer["steps"]["steps"][0]["result"] == {"card": "4111"}
     (shown,) = client.get("/v1/jobs/a/steps")["steps"]
     assert shown["result"] == {"card": "[redacted]"}
+
+
+def test_a_worker_with_the_scope_work_alone_goes_on_with_what_it_has_recorded(
+    queue: Queue,
+) -> None:
+    service = make_app(queue, tokens=Tokens([token("w", Scope.WORK)]), redact=["card"])
+    name, seen = f"steps-{id(queue)}", list[dict[str, str]]()
+    host().services[name] = service
+    app = tenure.Tenure(f"{host().url}/{name}", settings=Settings(token="w"))
+
+    async def charge() -> dict[str, str]:
+        return {"card": "4111"}
+
+    @app.task(queue="q", name="pay")
+    async def pay() -> None:
+        seen.append(await tenure.current_job().step(charge))
+        if len(seen) == 1:
+            raise tenure.Snooze(0)
+
+    queue.enqueue("q", {}, kind="pay")
+    try:
+        with app:
+            asyncio.run(app.worker(queues=["q"], burst=True, schedule=False).run())
+    finally:
+        host().services.pop(name)
+        service.close()
+    assert seen == [{"card": "4111"}] * 2

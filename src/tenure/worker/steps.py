@@ -35,15 +35,15 @@ from tenure.errors import (
 from tenure.features.steps.data import (
     MAX_RESULT_BYTES,
     Checkpoint,
-    JobSteps,
     Kind,
-    ListSteps,
+    Recall,
     Step,
     Suspend,
+    decode_steps,
 )
 from tenure.model.fields import check, check_label, check_name, span_ms
 from tenure.model.job import FINAL, Job, NewJob, State
-from tenure.model.ops import Recorded, good
+from tenure.model.ops import Recalled, Recorded, good
 from tenure.model.retry import Backoff
 from tenure.observe.logs import about
 from tenure.queue import Queue, store_of
@@ -384,7 +384,8 @@ class Durable:
         """Read what is recorded. Several calls may do so at once."""
         known, after = self._known, 0 if self.job.has_steps else None
         while after is not None:
-            page = good((yield from self._sent(ListSteps(self.job.id, after=after))), JobSteps)
+            op = Recall(self.job.id, self.job.token, after=after)
+            page = decode_steps(good((yield from self._sent(op)), Recalled).steps)
             for step in page.steps:
                 known.steps.setdefault((step.name, step.key), step)
             for sent in page.signals:
@@ -397,17 +398,14 @@ class Durable:
         recorded = good((yield from self._sent(op)), Recorded)
         return recorded
 
-    def _sent(self, wanted: Checkpoint | ListSteps) -> _Course[Any]:
-        """Send an operation or a query until the store answers: what a step has done is done, even
-        if the store is away for a while. Raises the error of the operation."""
+    def _sent(self, op: Checkpoint | Recall) -> _Course[Any]:
+        """Send an operation until the store answers: what a step has done is done, even if the
+        store is away for a while. Raises the error of the operation."""
         pause = FIRST_PAUSE
         while True:
             error: Exception
             try:
-                if isinstance(wanted, ListSteps):
-                    answer = yield wanted
-                else:
-                    (answer,) = yield [wanted]
+                (answer,) = yield [op]
                 if not isinstance(answer, TenureError):
                     return answer
                 raise answer
@@ -418,7 +416,7 @@ class Durable:
             except InvalidInput as raised:
                 raise hopeless(raised) from None  # every attempt would come here
             level = logging.WARNING if pause == FIRST_PAUSE else logging.DEBUG
-            what = "read" if isinstance(wanted, ListSteps) else "record"
+            what = "read" if isinstance(op, Recall) else "record"
             text = "cannot %s the steps of job %s, trying again: %s"
             log.log(level, text, what, self.job.id, error, extra=about(self.job))
             yield _Pause(pause)
