@@ -489,13 +489,15 @@ def test_a_replay_from_a_step_forgets_it_and_what_came_later(queue: Queue, apply
     drain(queue, "undo")
 
 
-def test_a_replay_from_a_step_forgets_the_signals_that_it_waited_for(
-    queue: Queue, apply: Apply
+def test_a_replay_from_a_step_forgets_the_signals_that_came_after_it_began(
+    queue: Queue, apply: Apply, clock: ManualClock
 ) -> None:
     job = running(queue)
     apply(Checkpoint(*lease(job), "one", result=raw(1)))
+    apply(Signal(("a",), name="stay"))
+    clock.advance(1)
     apply(Checkpoint(*lease(job), "two", "k", result=raw("x" * 200_000)))
-    apply(Signal(("a",), name="go"), Signal(("a",), name="stay"))
+    apply(Signal(("a",), name="go"), Signal(("a",), name="another"))
     apply(Suspend(*lease(job), "go", kind="wait"))
     queue.fail(take(queue), "boom", fatal=True)
     assert apply(ReplayFrom(("a",), name="no such step")) == [ops.Changed(0)]
@@ -507,6 +509,32 @@ def test_a_replay_from_a_step_forgets_the_signals_that_it_waited_for(
     assert again.attempts == 1
     apply(Checkpoint(*lease(again), "two", "k", result=raw(2)))
     assert results(queue, "a") == {"one": 1, "twok": 2}
+
+
+def test_no_id_of_a_job_reaches_into_the_steps_of_another(queue: Queue, apply: Apply) -> None:
+    job = running(queue, max_attempts=1)
+    apply(undo(job, "refund"), Checkpoint(*lease(job), "one"))
+    for tail in ("\x01", "\x01h", "\x01s", "\x01x", "\x01u000001.", "\x01u000001.000"):
+        queue.enqueue("other", id=f"a{tail}")
+        assert apply(Signal((f"a{tail}",), name="go")) == [ops.Changed(1)]
+    assert len(steps_of(queue, "a").steps) == 2
+    queue.fail(job, "boom", fatal=True)
+    assert drain(queue, "undo") == ["a-refund"]
+    queue.delete("a")
+    assert len(steps_of(queue, "a\x01s").signals) == 1
+
+
+def test_undos_are_bounded_so_that_a_job_can_always_end(queue: Queue, apply: Apply) -> None:
+    job = running(queue, max_attempts=1)
+    large = Checkpoint(
+        *lease(job), "large", kind="undo", then=(spec("x", payload="x" * data.MAX_UNDO_BYTES),)
+    )
+    with pytest.raises(PayloadTooLarge, match="then"):
+        large.check()
+    answers = apply(*(undo(job, f"u{n}", payload="x" * 16_000) for n in range(data.MAX_UNDOS + 1)))
+    assert [type(one) for one in answers] == [Recorded] * data.MAX_UNDOS + [InvalidInput]
+    queue.fail(job, "boom", fatal=True)
+    assert queue.stats().queues["undo"].unfinished == data.MAX_UNDOS
 
 
 # Who may see it -----------------------------------------------------------------------------------

@@ -29,8 +29,12 @@ from tenure.model.records import Record
 MAX_STEPS = 1_000  # of a job
 MAX_RESULT_BYTES = 2**20  # of a step
 MAX_BYTES = 32 * 2**20  # of all steps of a job
+MAX_UNDOS = 100  # of a job: they are enqueued in the transaction that ends it
+MAX_UNDO_BYTES = 16_384
 MAX_SIGNALS = 100  # of a job
 MAX_SIGNAL_BYTES = 32_768
+MAX_SENT_BYTES = 8 * 2**20  # of one signal to several jobs
+MAX_READ_BYTES = 32 * 2**20  # of steps that one transaction reads for their workers
 MAX_CHILDREN = 1_000  # that one step waits for
 PART_BYTES = 50_000  # of a value that is stored in parts
 FOREVER_MS = 50 * 366 * 86_400_000  # how long a job waits for a signal, if it does not say
@@ -66,6 +70,8 @@ class Checkpoint(LeaseOp, frozen=True):
         """Validate rules that span several fields."""
         if len(self.then) != (self.kind == "undo"):
             raise InvalidInput("then", "names one job if the kind is 'undo', and otherwise none")
+        for spec in self.then:
+            _check_size("then", spec.payload, MAX_UNDO_BYTES)
         if any(spec.unique_key is not None or spec.after for spec in self.then):
             raise InvalidInput("then", "what undoes a step has no unique key and waits for no job")
         _check_size("result", self.result, MAX_RESULT_BYTES)
@@ -119,11 +125,14 @@ class Signal(JobsOp, frozen=True):
     def check(self) -> None:
         """Validate the size of the value."""
         _check_size("value", self.value, MAX_SIGNAL_BYTES)
+        if len(self.value) * len(self.ids) > MAX_SENT_BYTES:
+            reason = f"the value and the ids together are more than {MAX_SENT_BYTES:,} bytes"
+            raise PayloadTooLarge("ids", reason)
 
 
 class ReplayFrom(JobsOp, frozen=True):
-    """Let dead and cancelled jobs run again from a step: it and all later ones are forgotten, with
-    the signals that they waited for. Jobs that do not have the step, or whose steps were undone,
+    """Let dead and cancelled jobs run again from a step: it, all later ones, and the signals that
+    came after it began are forgotten. Jobs that do not have the step, or whose steps were undone,
     stay as they are."""
 
     name: Name
@@ -218,7 +227,7 @@ decode_steps = msgspec.json.Decoder(JobSteps).decode  # of a Recalled
 
 # As records ---------------------------------------------------------------------------------------
 
-_OF_JOB, _PAST = "\x01", "\x02"  # end the id of a job; no id has a NUL, and 0x01 sorts first
+_OF_JOB = "\x01"  # ends the id of a job
 _HEAD, _STEP, _PART, _SIGNAL, _UNDO = "hstwu"  # the first character after that
 decode_head = msgspec.json.Decoder(Head).decode
 decode_step = msgspec.json.Decoder(Step).decode
@@ -229,41 +238,38 @@ encode = msgspec.json.Encoder().encode
 Rows = Iterator[tuple[str, bytes]]  # keys and values of records
 
 
+def _of(job_id: str) -> str:
+    """What the keys of a job begin with. An id may hold anything but a NUL: with its length before
+    it, no key of a job is between those of another one."""
+    return f"{len(job_id)}:{job_id}{_OF_JOB}"
+
+
 def keys_of(job_id: str) -> tuple[str, str]:
     """The keys before and after all those of a job."""
-    return f"{job_id}{_OF_JOB}", f"{job_id}{_PAST}"
+    return _around(_of(job_id))
 
 
 def head_key(job_id: str) -> str:
-    return f"{job_id}{_OF_JOB}{_HEAD}"
-
-
-def job_of(head: str) -> str:
-    """The id of the job whose head has this key."""
-    return head[:-2]
-
-
-def is_head(key: str) -> bool:
-    return key.endswith(f"{_OF_JOB}{_HEAD}")
+    return f"{_of(job_id)}{_HEAD}"
 
 
 def step_key(job_id: str, name: str, key: str) -> str:
-    return f"{job_id}{_OF_JOB}{_STEP}{_digest(name, key)}"
+    return f"{_of(job_id)}{_STEP}{_digest(name, key)}"
 
 
 def signal_key(job_id: str, name: str) -> str:
-    return f"{job_id}{_OF_JOB}{_SIGNAL}{_digest(name, '')}"
+    return f"{_of(job_id)}{_SIGNAL}{_digest(name, '')}"
 
 
 def undo_keys(job_id: str, number: int | None = None) -> tuple[str, str]:
     """The keys before and after the parts of the job that undoes this step, or of all of them."""
-    prefix = f"{job_id}{_OF_JOB}{_UNDO}"
+    prefix = f"{_of(job_id)}{_UNDO}"
     return _around(prefix if number is None else f"{prefix}{number:06d}.")
 
 
 def part_keys(job_id: str, name: str, key: str) -> tuple[str, str]:
     """The keys before and after the parts of the result of a step."""
-    return _around(f"{job_id}{_OF_JOB}{_PART}{_digest(name, key)}.")
+    return _around(f"{_of(job_id)}{_PART}{_digest(name, key)}.")
 
 
 def keys_of_parts(job_id: str, step: Step) -> list[str]:
@@ -414,12 +420,14 @@ def size_of(step: Step, undo: JobSpec | None = None) -> int:
         + len(step.key)
         + len(step.result)
         + ids
-        + (0 if undo is None else len(undo.payload))
+        + (0 if undo is None else len(encode(undo)))
     )
 
 
-def too_many(head: Head, size: int, *, new: bool) -> InvalidInput | None:
+def too_many(head: Head, size: int, *, new: bool, undo: bool = False) -> InvalidInput | None:
     """The error if a job may not have another step, or one of this size."""
+    if undo and head.undos >= MAX_UNDOS:
+        return InvalidInput("undo", f"the job has {MAX_UNDOS:,} undos, which is the most it may")
     if new and head.steps >= MAX_STEPS:
         return InvalidInput("steps", f"the job has {MAX_STEPS:,} steps, which is the most it may")
     if head.bytes + size > MAX_BYTES:

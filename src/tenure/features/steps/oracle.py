@@ -50,9 +50,15 @@ class Kept:
         others = [one for one in self.steps if one.number != step.number]
         step = replace(step, size=data.size_of(step, undo))
         problem = data.too_many(
-            replace(self.head, steps=len(others), bytes=sum(one.size for one in others)),
+            replace(
+                self.head,
+                steps=len(others),
+                bytes=sum(one.size for one in others),
+                undos=len(self.undos),
+            ),
             step.size,
             new=len(others) == len(self.steps),
+            undo=undo is not None,
         )
         if problem is None:
             self.steps = sorted([*others, step], key=lambda one: one.number)
@@ -227,15 +233,15 @@ class Oracle(Part):
 
         def one(record: Record) -> bool:
             kept = self._load(record.job)
-            numbers = [s.number for s in kept.steps if (s.name, s.key) == (op.name, op.key)]
-            if not numbers or kept.head.undone:
+            begun = [(s.number, s.at) for s in kept.steps if (s.name, s.key) == (op.name, op.key)]
+            if not begun or kept.head.undone:
                 return False
             if not self._engine.replay(op, record, refused, now):
                 return False
-            waited = {s.name for s in kept.steps if s.kind == "wait" and s.number >= numbers[0]}
-            kept.steps = [s for s in kept.steps if s.number < numbers[0]]
-            kept.undos = {n: spec for n, spec in kept.undos.items() if n < numbers[0]}
-            kept.signals = {n: sent for n, sent in kept.signals.items() if n not in waited}
+            ((number, at),) = begun
+            kept.steps = [s for s in kept.steps if s.number < number]
+            kept.undos = {n: spec for n, spec in kept.undos.items() if n < number}
+            kept.signals = {n: sent for n, sent in kept.signals.items() if sent.at < at}
             kept.head = replace(kept.head, suspended=None)
             self._store(record, kept)
             return True

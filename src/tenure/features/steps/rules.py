@@ -15,7 +15,7 @@ from tenure.core.grants import Owners, load
 from tenure.core.leases import OK, held_job, keep
 from tenure.core.moves import move
 from tenure.core.transaction import J, StoredJob, Transaction
-from tenure.errors import Conflict, InvalidInput, TenureError
+from tenure.errors import Busy, Conflict, InvalidInput, TenureError
 from tenure.features.steps import data
 from tenure.features.steps.data import (
     Checkpoint,
@@ -45,6 +45,7 @@ class Desk:
         self._stored: dict[str, bytes] = dict(tx.records(SPACE, list(wanted))) if wanted else {}
         self._heads: dict[str, Head] = {}
         self._dirty: dict[str, bytes] = {}
+        self.read: int = 0  # bytes of results
         new = [one for one in ids if data.head_key(one) not in self._stored]
         owners = tx.owners(new) if new else {}
         self._new = {one: Head(*owners[one]) for one in new if one in owners}
@@ -70,10 +71,13 @@ class Desk:
         found = self.value(data.step_key(op.id, op.name, op.key))
         return None if found is None else data.decode_step(found)
 
-    def result(self, op: Checkpoint, step: Step) -> msgspec.Raw:
+    def result(self, op: Checkpoint, step: Step) -> msgspec.Raw | Busy:
         """The result of a step, which may be stored in parts, or not written yet."""
         if not step.parts:
             return step.result
+        self.read += step.size
+        if self.read > data.MAX_READ_BYTES:
+            return _too_much_to_read()
         keys = data.keys_of_parts(op.id, step)
         written = self._tx.records(SPACE, keys)
         return msgspec.Raw(b"".join(self._dirty.get(key) or written[key] for key in keys))
@@ -121,7 +125,8 @@ def _checkpoint(tx: Transaction[J], desk: Desk, op: Checkpoint) -> Answer:
     if known is not None and known.kind != op.kind:
         return _other_kind(known, op)
     if known is not None and known.ended_at is not None:
-        return ops.Recorded(desk.result(op, known), created=False)
+        result = desk.result(op, known)
+        return result if isinstance(result, Busy) else ops.Recorded(result, created=False)
     if op.kind == "gather" and known is None:
         return Conflict(f"the job {op.id!r} has no step {op.name!r} that waits for other jobs")
     if op.kind == "wait":
@@ -142,7 +147,7 @@ def _record(
         children=step.children if undo is None else (undo.id,),
     )  # fmt: skip
     grown = data.size_of(step, undo) - step.size
-    problem = data.too_many(head, grown, new=known is None)
+    problem = data.too_many(head, grown, new=known is None, undo=undo is not None)
     if problem is not None:
         return problem
     step = replace(step, size=step.size + grown)
@@ -171,15 +176,20 @@ def _other_kind(known: Step, op: Checkpoint | Suspend) -> InvalidInput:
 
 def recall(tx: Transaction[J], batch: Sequence[Recall]) -> list[Answer]:
     answers, _ = keep(tx, batch)
-    return [
-        _recalled(tx, op) if answer is OK else answer
-        for op, answer in zip(batch, answers, strict=True)
-    ]
+    read = 0
+    for n, op in enumerate(batch):
+        if answers[n] is OK and read < data.MAX_READ_BYTES:
+            rows = tx.list_records(SPACE, *data.keys_of(op.id))
+            read += sum(len(value) for _, value in rows)
+            page = data.Found(op.id, rows).page(op.after)
+            answers[n] = ops.Recalled(msgspec.Raw(data.encode(page)))
+        elif answers[n] is OK:
+            answers[n] = _too_much_to_read()
+    return answers
 
 
-def _recalled(tx: Transaction[J], op: Recall) -> Answer:
-    found = data.Found(op.id, tx.list_records(SPACE, *data.keys_of(op.id)))
-    return ops.Recalled(msgspec.Raw(data.encode(found.page(op.after))))
+def _too_much_to_read() -> Busy:
+    return Busy("many steps are being read at once; try again")
 
 
 # path: a suspension
@@ -308,11 +318,11 @@ def _stored(tx: Transaction[J], job: StoredJob) -> data.Found:
 
 
 def _forget_from(tx: Transaction[J], job_id: str, found: data.Found, number: int) -> None:
-    """Delete a step and all later ones, what undoes them, and the signals they waited for."""
+    """Delete a step, all later ones, what undoes them, and the signals that came after it began."""
+    (first,) = [step for step in found.steps if step.number == number]
     kept = [step for step in found.steps if step.number < number]
     gone = [step for step in found.steps if step.number >= number]
-    waited = {step.name for step in gone if step.kind == "wait"}
-    signals = [sent for sent in found.signals if sent.name not in waited]
+    signals = [sent for sent in found.signals if sent.at < first.at]
     undos = {n: spec for n, spec in found.undos.items() if n < number}
     assert found.head is not None
     head = replace(
@@ -328,8 +338,9 @@ def _forget_from(tx: Transaction[J], job_id: str, found: data.Found, number: int
         tx.drop_records(SPACE, *[data.step_key(job_id, step.name, step.key)] * 2)
         tx.drop_records(SPACE, *data.part_keys(job_id, step.name, step.key))
         tx.drop_records(SPACE, *data.undo_keys(job_id, step.number))
-    for name in waited:
-        tx.drop_records(SPACE, *[data.signal_key(job_id, name)] * 2)
+    for sent in found.signals:
+        if sent not in signals:
+            tx.drop_records(SPACE, *[data.signal_key(job_id, sent.name)] * 2)
     tx.put_records(SPACE, {data.head_key(job_id): data.encode(head)})
 
 
