@@ -180,3 +180,12 @@ def test_a_result_that_may_hold_json_is_expected_to_be_large(
     known: dict[Any, Any] = {**RESULTS, Asked: list[Invention]}
     let(monkeypatch, results_weighed=known)
     assert sizes.of_result(Asked()) >= sizes.of_result(GetJob("1")) > 0
+
+
+def test_a_field_that_only_the_store_sets_is_validated_before_it_is_reset() -> None:
+    given = msgspec.structs.replace(spec(), replay_of="not\x00good")
+    with pytest.raises(InvalidInput, match="replay_of"):
+        wire.received(ops.Enqueue((given,)), 1_000)
+    again = msgspec.structs.replace(spec(), replay_of="another")
+    received = wire.received(ops.Enqueue((again,)), 1_000)
+    assert [job.replay_of for job in received.adds] == [None]

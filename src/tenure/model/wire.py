@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from tenure import errors
 from tenure.errors import Conflict, InvalidInput, StoreError, TenureError
 from tenure.model import ops
-from tenure.model.fields import MAX_FAILURE_TEXT, clean, validated
+from tenure.model.fields import MAX_FAILURE_TEXT, check_name, clean, validated
 from tenure.model.job import Job, State, encode_json
 from tenure.model.ops import Answer, Op
 from tenure.model.queries import Query
@@ -207,6 +207,8 @@ def _received(job: Any, payload_limit: int) -> Any:
     if job is None:
         return None
     payload = encode_json("payload", job.payload, payload_limit)
+    if job.replay_of is not None:
+        check_name("replay_of", job.replay_of)
     return replace(job, payload=payload, made_up_id=False, replay_of=None)
 
 
