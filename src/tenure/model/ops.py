@@ -574,7 +574,7 @@ class Once(Op, frozen=True):
 
 class Entry(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A job with everything a store knows about it: what another store needs to take it over.
-    beside: the keys and values of the records of its steps, which whoever copies it adds."""
+    beside: the records of its steps, by key. A program that copies jobs adds them."""
 
     job: Job
     ready: bool = False  # pending job: it has already become ready
